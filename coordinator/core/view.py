@@ -1,0 +1,130 @@
+"""What people see of the network: one immutable snapshot for dashboard, CLI and admin door.
+
+Everything here is plain data that `dataclasses.asdict` and JSON can carry.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node. Times in ms, rates in bytes/s, `span` as (start, end) or None."""
+
+    node_id: str
+    display_name: str
+    state: str
+    incarnation: int
+    model_id: str | None
+    span: tuple[int, int] | None
+    span_reason: str
+    device_kind: str
+    device_name: str
+    memory_bytes: int
+    weight_bytes: int
+    read_bytes: int
+    compute_dtype: str
+    decode_layer_ms: float
+    prefill_layer_ms_per_token: float
+    coordinator_rtt_ms: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    kv_tokens_max: int
+    kv_tokens_reserved: int
+    num_requests: int
+    stage_ms: float
+    predicted_stage_ms: float
+    tokens_total: int
+    sent_bytes_total: int
+    frames_dropped_total: int
+    load_phase: str
+    load_done_bytes: int
+    load_total_bytes: int
+    last_error: str
+    attached_ms: int
+    neighbour_rtt_ms: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """One served model. `replicas_per_layer[i]` counts serving nodes that hold layer i."""
+
+    model_id: str
+    architecture: str
+    num_layers: int
+    context_tokens_max: int
+    is_ready: bool
+    replicas_per_layer: tuple[int, ...]
+    missing: tuple[tuple[int, int], ...]
+    missing_bytes: int
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HopView:
+    """One stage of a request's route."""
+
+    node_id: str
+    span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """One request, open or recently ended. Times in ms since submission; None: not yet."""
+
+    request_id: str
+    model_id: str
+    key_id: str
+    state: str
+    epoch: int
+    prompt_tokens: int
+    max_new_tokens: int
+    num_generated: int
+    age_ms: int
+    ttft_ms: int | None
+    total_ms: int | None
+    tokens_per_s: float
+    route: tuple[HopView, ...]
+    finish_reason: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The plan in force and how it was found."""
+
+    epoch: int
+    solver: str
+    status: str
+    objective_tokens_per_s: float
+    bound_tokens_per_s: float
+    solve_ms: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountersView:
+    """Totals since the coordinator's start."""
+
+    requests_submitted: int
+    requests_finished: int
+    requests_failed: int
+    requests_cancelled: int
+    routes_opened: int
+    routes_broken: int
+    tokens_generated: int
+    events_ignored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkView:
+    """The whole network at `now_ms` (monotonic ms of the coordinator)."""
+
+    network_id: str
+    software_version: str
+    now_ms: int
+    nodes: tuple[NodeView, ...]
+    models: tuple[ModelView, ...]
+    requests: tuple[RequestView, ...]
+    num_queued: int
+    plan: PlanView | None
+    counters: CountersView

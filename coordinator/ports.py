@@ -1,0 +1,90 @@
+"""What the coordinator's parts ask of each other. shell, gateway and dashboard are strangers;
+`coordinator.main` hands each one what it needs by these names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.core.effects import NodeEffect, RequestEffect
+from coordinator.core.events import Event
+from coordinator.core.view import NetworkView
+
+
+class Inbox(Protocol):
+    """The way into the core."""
+
+    def post(self, event: Event) -> None:
+        """Hand in one event; never blocks. Raises OverloadedError when the inbox is full."""
+        ...
+
+
+class ViewSource(Protocol):
+    """One snapshot for all viewers, refreshed at most a few times a second."""
+
+    def view(self) -> NetworkView: ...
+
+
+class NodeActor(Protocol):
+    """Performs effects on nodes: the shell's control service. Must neither await nor raise."""
+
+    def perform_node(self, effect: NodeEffect) -> None: ...
+
+
+class RequestActor(Protocol):
+    """Performs effects on requests: the gateway's relay. Must neither await nor raise."""
+
+    def perform_request(self, effect: RequestEffect) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A client's or operator's key, without its secret."""
+
+    key_id: str
+    display_name: str
+    is_admin: bool
+    is_revoked: bool
+    created_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentToken:
+    """A single-use right to join, without its secret. `state`: unused, used, expired, revoked."""
+
+    token_id: str
+    display_name: str
+    state: str
+    expires_unix_ms: int
+    node_id: str | None
+
+
+class KeyStore(Protocol):
+    """Client keys. Secrets are stored hashed and shown once."""
+
+    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
+        """The secret (shown once) and its entry."""
+        ...
+
+    async def verify_key(self, secret: str) -> ApiKey:
+        """Raises AuthenticationError for an unknown or revoked key."""
+        ...
+
+    async def list_keys(self) -> Sequence[ApiKey]: ...
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Raises InvalidRequestError(reason="not_found")."""
+        ...
+
+
+class TokenStore(Protocol):
+    """Enrolment tokens."""
+
+    async def create_token(self, *, display_name: str, valid_s: int) -> tuple[str, EnrolmentToken]:
+        """The token string to hand to a volunteer (shown once) and its entry."""
+        ...
+
+    async def list_tokens(self) -> Sequence[EnrolmentToken]: ...
+
+    async def revoke_token(self, token_id: str) -> None:
+        """Raises InvalidRequestError(reason="not_found")."""
+        ...

@@ -1,0 +1,208 @@
+"""What the node's parts ask of each other. The engine never sees a neighbour, a text or a clock;
+transport and agent never see a tensor. Everything here is plain data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plait.types import (
+    DType,
+    HeldSpan,
+    LayerSpan,
+    LayerTiming,
+    ModelSource,
+    ModelSpec,
+    Reason,
+    RequestId,
+    SamplingParams,
+    TokenLogprob,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """What the engine's device can do. Bytes, bytes/s, FLOP/s, all measured."""
+
+    device_kind: str
+    device_name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: float
+    compute_dtype: DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOpen:
+    """A request on this stage. `span` is the part of the held span that it runs.
+
+    `kv_tokens` slots are reserved for its whole life. `sampling` is set on the last stage only.
+    `penalty_prompt_ids` are the prompt's distinct ids, `penalty_generated_ids` what was generated
+    before this epoch; both empty unless a penalty is on.
+    """
+
+    request_id: RequestId
+    epoch: int
+    span: LayerSpan
+    kv_tokens: int
+    wire_dtype: DType
+    sampling: SamplingParams | None = None
+    penalty_prompt_ids: tuple[int, ...] = ()
+    penalty_generated_ids: tuple[int, ...] = ()
+
+
+class StageWork:
+    """Rows to run for one sequence: token ids on the first stage, hidden states on the others.
+
+    `hidden` is row-major little endian (num_tokens, hidden_size) in `dtype`. `position` is the
+    first row's place in the sequence. `sample` asks the last stage for a token after the last row.
+    """
+
+    __slots__ = (
+        "dtype",
+        "epoch",
+        "hidden",
+        "num_tokens",
+        "position",
+        "request_id",
+        "sample",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        epoch: int,
+        position: int,
+        num_tokens: int,
+        *,
+        token_ids: Sequence[int] | None = None,
+        hidden: bytes | memoryview | None = None,
+        dtype: DType = DType.FLOAT32,
+        sample: bool = False,
+    ) -> None:
+        self.request_id = request_id
+        self.epoch = epoch
+        self.position = position
+        self.num_tokens = num_tokens
+        self.token_ids = token_ids
+        self.hidden = hidden
+        self.dtype = dtype
+        self.sample = sample
+
+
+class StageResult:
+    """What a step made of one StageWork: hidden rows in the wire dtype, or a token, or an error.
+
+    `position` and `num_tokens` are the work's. A drawn token's own place in the sequence is
+    `position + num_tokens`.
+    """
+
+    __slots__ = (
+        "epoch",
+        "error",
+        "hidden",
+        "logprob",
+        "num_tokens",
+        "position",
+        "request_id",
+        "sample",
+        "token_id",
+        "top_logprobs",
+    )
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        epoch: int,
+        position: int,
+        num_tokens: int,
+        *,
+        hidden: bytes | None = None,
+        sample: bool = False,
+        token_id: int | None = None,
+        logprob: float | None = None,
+        top_logprobs: tuple[TokenLogprob, ...] = (),
+        error: Reason | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.epoch = epoch
+        self.position = position
+        self.num_tokens = num_tokens
+        self.hidden = hidden
+        self.sample = sample
+        self.token_id = token_id
+        self.logprob = logprob
+        self.top_logprobs = top_logprobs
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """The engine's counters for heartbeats and telemetry."""
+
+    kv_tokens_max: int
+    kv_tokens_reserved: int
+    num_sequences: int
+    stage_ms: float
+    tokens_total: int
+    queue_tokens: int
+    steps_total: int
+
+
+ResultSink = Callable[[list[StageResult]], None]
+LoadProgress = Callable[[str, int, int], None]
+"""Called with (phase, done bytes, total bytes); phase is "fetching" or "loading"."""
+
+
+class EngineHost(Protocol):
+    """The engine in its own thread. Methods without `async` never block the event loop."""
+
+    def start(self, sink: ResultSink) -> None:
+        """Start the thread. `sink` is called on the caller's event loop with each step's results."""
+        ...
+
+    async def stop(self) -> None:
+        """Free the device and end the thread."""
+        ...
+
+    async def measure_device(self) -> DeviceReport:
+        """A short real benchmark of the device: usable memory, bandwidth, matmul rate."""
+        ...
+
+    async def measure_layer(self, spec: ModelSpec) -> LayerTiming:
+        """Decode and prefill steps of one randomly initialised layer of this model's shape."""
+        ...
+
+    async def load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        *,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> HeldSpan:
+        """Read the span's tensors, and only these, and build the stage; replaces what was held.
+
+        Raises WeightsError (corrupt, missing, wrong shape), ModelError, OverloadedError (memory).
+        """
+        ...
+
+    async def unload(self) -> None:
+        """Free the span."""
+        ...
+
+    def open(self, sequence: SequenceOpen) -> None:
+        """Reserve KV, all of it at once. Raises OverloadedError(reason="kv_full")."""
+        ...
+
+    def close(self, request_id: RequestId, epoch: int) -> None:
+        """Free this epoch and older ones of the request; idempotent."""
+        ...
+
+    def submit(self, work: StageWork) -> None:
+        """Queue rows for a step; the result reaches the sink. Works of a sequence keep order."""
+        ...
+
+    def stats(self) -> EngineStats: ...

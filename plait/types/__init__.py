@@ -1,0 +1,43 @@
+"""The vocabulary: frozen dataclasses, enums and ids. Standard library only.
+
+Owns the nouns that more than one package uses. Must never import anything of plait's but errors.
+"""
+
+from plait.types.ids import ModelId, NodeId, PipelineId, RequestId
+from plait.types.model import (
+    Architecture,
+    DType,
+    ModelSource,
+    ModelSpec,
+    RopeScaling,
+    SourceKind,
+)
+from plait.types.node import HeldSpan, LayerTiming, NodeLoad, NodeProfile
+from plait.types.route import Reason, Route, Stage
+from plait.types.sampling import FinishReason, SamplingParams, TokenLogprob
+from plait.types.span import LayerSpan, missing_spans
+
+__all__ = [
+    "Architecture",
+    "DType",
+    "FinishReason",
+    "HeldSpan",
+    "LayerSpan",
+    "LayerTiming",
+    "ModelId",
+    "ModelSource",
+    "ModelSpec",
+    "NodeId",
+    "NodeLoad",
+    "NodeProfile",
+    "PipelineId",
+    "Reason",
+    "RequestId",
+    "RopeScaling",
+    "Route",
+    "SamplingParams",
+    "SourceKind",
+    "Stage",
+    "TokenLogprob",
+    "missing_spans",
+]

@@ -1,0 +1,141 @@
+"""The shape of a model, and what its parts weigh."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from plait.types.ids import ModelId
+from plait.types.span import LayerSpan
+
+
+class DType(StrEnum):
+    """Element type of weights in memory and of activations."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def num_bytes(self) -> int:
+        return 4 if self is DType.FLOAT32 else 2
+
+
+class Architecture(StrEnum):
+    """Model families that the engine runs."""
+
+    LLAMA = "llama"
+    QWEN2 = "qwen2"
+    QWEN3 = "qwen3"
+    MISTRAL = "mistral"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Extension of the rotary embedding beyond the trained context.
+
+    `kind` is "linear", "llama3", "yarn" or "dynamic"; the frequency factors are llama3's.
+    """
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """All that planning, measuring and building a stage need. Widths in elements."""
+
+    model_id: ModelId
+    architecture: Architecture
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_tokens_max: int
+    norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None = None
+    tie_embeddings: bool = False
+    attention_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sliding_window_tokens: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> LayerSpan:
+        """All layers."""
+        return LayerSpan(0, self.num_layers)
+
+    @property
+    def layer_params(self) -> int:
+        """Parameters of one decoder layer."""
+        q_width = self.num_heads * self.head_dim
+        kv_width = self.num_kv_heads * self.head_dim
+        params = self.hidden_size * (2 * q_width + 2 * kv_width)
+        params += 3 * self.hidden_size * self.intermediate_size
+        params += 2 * self.hidden_size
+        if self.attention_bias:
+            params += q_width + 2 * kv_width
+        if self.attention_output_bias:
+            params += self.hidden_size
+        if self.mlp_bias:
+            params += 2 * self.intermediate_size + self.hidden_size
+        if self.qk_norm:
+            params += 2 * self.head_dim
+        return params
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of the token embedding; the LM head has as many."""
+        return self.vocab_size * self.hidden_size
+
+    def weight_bytes(self, span: LayerSpan, dtype: DType) -> int:
+        """Bytes of parameters a node needs in memory to hold `span`.
+
+        The first span holds the embedding, the last one the final norm and the LM head; a span
+        that is both shares one matrix where the model ties them.
+        """
+        params = len(span) * self.layer_params
+        is_first, is_last = span.start == 0, span.end == self.num_layers
+        if is_first:
+            params += self.embedding_params
+        if is_last:
+            params += self.hidden_size
+            if not (is_first and self.tie_embeddings):
+                params += self.embedding_params
+        return params * dtype.num_bytes
+
+    def kv_bytes_per_token(self, num_layers: int, dtype: DType) -> int:
+        """Bytes of keys and values that one token needs in `num_layers` layers."""
+        return 2 * self.num_kv_heads * self.head_dim * dtype.num_bytes * num_layers
+
+    def layer_flops_per_token(self) -> int:
+        """Two per multiply-add of one layer and token; attention over the cache excluded."""
+        return 2 * self.layer_params
+
+
+class SourceKind(StrEnum):
+    """Where weights can come from."""
+
+    CATALOGUE = "catalogue"
+    HUB = "hub"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where the weights of a model come from; every node fetches for itself.
+
+    `digest` is the sha256 of the weights' manifest, None where it is not known yet.
+    """
+
+    kind: SourceKind
+    name: str
+    revision: str | None = None
+    digest: str | None = None

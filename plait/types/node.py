@@ -1,0 +1,72 @@
+"""What a node is and how fast it was measured to be."""
+
+from dataclasses import dataclass
+
+from plait.types.ids import ModelId, NodeId
+from plait.types.model import DType
+from plait.types.span import LayerSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTiming:
+    """Measured times of one decoder layer of a model on a node, in milliseconds."""
+
+    model_id: ModelId
+    decode_layer_ms: float
+    decode_layer_ms_per_extra: float
+    prefill_layer_ms_per_token: float
+    head_ms: float
+    embed_ms: float
+    step_overhead_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProfile:
+    """A node's measured self. Bytes, bytes/s and milliseconds.
+
+    `memory_bytes` is what the node may use for weights, KV and buffers together.
+    """
+
+    node_id: NodeId
+    display_name: str
+    device_kind: str
+    device_name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: float
+    compute_dtype: DType
+    coordinator_rtt_ms: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    timings: tuple[LayerTiming, ...]
+    addresses: tuple[str, ...]
+
+    def timing(self, model_id: ModelId) -> LayerTiming | None:
+        """The timing for `model_id`, or None where it was not measured."""
+        return next((t for t in self.timings if t.model_id == model_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSpan:
+    """What a node has loaded. `kv_tokens_max` is the number of KV slots beside the weights."""
+
+    model_id: ModelId
+    span: LayerSpan
+    allocation_epoch: int
+    digest: str
+    weight_bytes: int
+    read_bytes: int
+    kv_tokens_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """The moving part of a heartbeat."""
+
+    kv_tokens_reserved: int
+    num_requests: int
+    stage_ms: float
+    tokens_total: int
+    sent_bytes_total: int
+    frames_dropped_total: int
+    queue_tokens: int

@@ -1,0 +1,51 @@
+"""Phase 1's question and answer: which node holds which layers of which model."""
+
+from dataclasses import dataclass
+
+from plait.types import DType, LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What one node holds, and why (a sentence for its owner)."""
+
+    node_id: NodeId
+    model_id: ModelId
+    span: LayerSpan
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationProblem:
+    """Nodes, models and the state of the network when the question was asked.
+
+    `kv_tokens_min` KV slots must fit beside the weights on every node that is used.
+    `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured.
+    `held` is what nodes hold now: a plan close to it moves fewer bytes.
+    """
+
+    models: tuple[ModelSpec, ...]
+    nodes: tuple[NodeProfile, ...]
+    kv_tokens_min: int
+    wire_dtype: DType
+    rtt_ms: tuple[tuple[tuple[NodeId, NodeId], float], ...] = ()
+    held: tuple[Placement, ...] = ()
+    time_limit_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A plan. Every model it serves is covered by at least one chain; unused nodes stand by.
+
+    `pipelines` are the planned chains, for the operator; phase 2 may stitch others.
+    `objective_tokens_per_s` is the plan's decode rate, `bound_tokens_per_s` what no plan exceeds.
+    """
+
+    placements: tuple[Placement, ...]
+    pipelines: tuple[tuple[NodeId, ...], ...]
+    objective_tokens_per_s: float
+    bound_tokens_per_s: float
+    solver: str
+    status: str
+    solve_ms: int
+    warnings: tuple[str, ...] = ()
