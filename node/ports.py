@@ -158,7 +158,7 @@ class EngineHost(Protocol):
     """The engine in its own thread. Methods without `async` never block the event loop."""
 
     def start(self, sink: ResultSink) -> None:
-        """Start the thread. `sink` is called on the caller's event loop with each step's results."""
+        """Start the thread. `sink` runs on the caller's event loop with each step's results."""
         ...
 
     async def stop(self) -> None:

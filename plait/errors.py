@@ -11,7 +11,7 @@ PlaitError
 ├── PeerError                    a stranger's mistake: drop it, count it
 │   ├── TicketError              forged, expired, replayed or meant for another hop
 │   └── FrameError               wrong shape, dtype, position or size
-└── ServiceError                 the network could not; `is_retryable` says whether trying again may help
+└── ServiceError                 the network could not; see `is_retryable`
     ├── UnavailableError         layers without a node, coordinator away
     ├── OverloadedError          queue or KV full
     ├── DeadlineError            no answer in time
