@@ -1,68 +1,53 @@
-"""The `plait` command. Subcommands are imported when they are asked for, so `--help` is quick."""
+"""The `plait` command. Each subcommand is a module with `app`, a Typer; heavy imports happen
+inside its functions, so that `--help` stays quick."""
 
 import importlib
+import importlib.util
 import sys
-from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.main import get_command
 
 from plait.errors import PlaitError
 
-SUBCOMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": (
-        "plait.cli.demo",
-        "A whole network on this machine: coordinator, three nodes, one answer.",
-    ),
-    "coordinator": (
-        "plait.cli.coordinator",
-        "Run a coordinator: scheduler, gateway and dashboard.",
-    ),
-    "node": ("plait.cli.node", "Lend this machine to a network."),
-    "ask": ("plait.cli.ask", "Ask one question; the answer streams."),
-    "chat": ("plait.cli.chat", "Talk with a model in the terminal."),
-    "status": ("plait.cli.status", "Nodes, layers, requests: what the dashboard shows."),
-    "plan": ("plait.cli.plan", "What a pool of nodes could serve, and how."),
-    "model": ("plait.cli.model", "Pull, list, verify and remove weights."),
-    "token": ("plait.cli.token", "Enrolment tokens for nodes and API keys for clients."),
-}
+GROUPS: Final = ("demo", "coordinator", "node", "ask", "chat", "status", "plan", "model", "token")
+
+app = typer.Typer(
+    name="plait",
+    help="One LLM service over many volunteers' GPUs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name in GROUPS:
+    if importlib.util.find_spec(f"plait.cli.{_name}") is not None:
+        app.add_typer(importlib.import_module(f"plait.cli.{_name}").app, name=_name)
 
 
-class LazyGroup(click.Group):
-    """Looks a subcommand up in SUBCOMMANDS; each module has `app`, a Typer of its own."""
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = SUBCOMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module = importlib.import_module(entry[0])
-        app: typer.Typer = module.app
-        command = get_command(app)
-        command.name = cmd_name
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in SUBCOMMANDS.items()])
+        typer.echo(f"plait {version('plait')}")
+        raise typer.Exit
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="plait")
-def plait() -> None:
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """One LLM service over many volunteers' GPUs."""
 
 
 def main() -> None:
     """Entry point: what failed is one line that says what helps, not a traceback."""
     try:
-        plait()
+        app()
     except PlaitError as error:
         Console(stderr=True).print(f"[bold red]error[/]: {escape(error.message)}")
         sys.exit(1)
