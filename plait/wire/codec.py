@@ -1,0 +1,355 @@
+"""Vocabulary <-> protobuf. `x_from_proto` raises FrameError on what a stranger should not send."""
+
+import math
+from typing import Final
+
+from plait.errors import FrameError
+from plait.types import (
+    Architecture,
+    DType,
+    FinishReason,
+    HeldSpan,
+    LayerSpan,
+    LayerTiming,
+    ModelId,
+    ModelSource,
+    ModelSpec,
+    NodeId,
+    NodeLoad,
+    NodeProfile,
+    Reason,
+    RopeScaling,
+    SamplingParams,
+    SourceKind,
+)
+from plait.wire.v1 import common_pb2, control_pb2
+
+_DTYPES: Final = {
+    DType.FLOAT32: common_pb2.DTYPE_FLOAT32,
+    DType.FLOAT16: common_pb2.DTYPE_FLOAT16,
+    DType.BFLOAT16: common_pb2.DTYPE_BFLOAT16,
+}
+_DTYPES_BACK: Final = {value: key for key, value in _DTYPES.items()}
+_FINISH: Final = {
+    FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
+    FinishReason.CANCELLED: common_pb2.FINISH_REASON_CANCELLED,
+    FinishReason.ERROR: common_pb2.FINISH_REASON_ERROR,
+}
+_FINISH_BACK: Final = {value: key for key, value in _FINISH.items()}
+
+
+def dtype_to_proto(dtype: DType) -> common_pb2.DType.ValueType:
+    return _DTYPES[dtype]
+
+
+def dtype_from_proto(value: int) -> DType:
+    try:
+        return _DTYPES_BACK[value]  # type: ignore[index]
+    except KeyError:
+        raise FrameError(f"unknown dtype {value}", reason="dtype_unknown") from None
+
+
+def finish_reason_to_proto(reason: FinishReason | None) -> common_pb2.FinishReason.ValueType:
+    return common_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH[reason]
+
+
+def finish_reason_from_proto(value: int) -> FinishReason | None:
+    """None for "not finished" and for reasons of a newer protocol."""
+    return _FINISH_BACK.get(value)  # type: ignore[call-overload, no-any-return]
+
+
+def span_to_proto(span: LayerSpan) -> common_pb2.LayerSpan:
+    return common_pb2.LayerSpan(start=span.start, end=span.end)
+
+
+def span_from_proto(message: common_pb2.LayerSpan) -> LayerSpan:
+    try:
+        return LayerSpan(message.start, message.end)
+    except ValueError as error:
+        raise FrameError(str(error), reason="span_invalid") from None
+
+
+def reason_to_proto(reason: Reason, code: int = 0) -> common_pb2.Status:
+    """`code` is a canonical gRPC code (google.rpc.Code)."""
+    return common_pb2.Status(code=code, reason=reason.code, message=reason.message)
+
+
+def reason_from_proto(message: common_pb2.Status) -> Reason:
+    return Reason(code=message.reason[:64] or "unknown", message=message.message[:2000])
+
+
+def sampling_to_proto(sampling: SamplingParams) -> common_pb2.SamplingParams:
+    message = common_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed,
+    )
+    if sampling.top_logprobs is not None:
+        message.top_logprobs = sampling.top_logprobs
+    return message
+
+
+def sampling_from_proto(message: common_pb2.SamplingParams) -> SamplingParams:
+    """Absent fields take their defaults. Raises FrameError for a number that is not finite."""
+
+    def number(name: str, default: float) -> float:
+        value = float(getattr(message, name)) if message.HasField(name) else default  # type: ignore[arg-type]
+        if not math.isfinite(value):
+            raise FrameError(f"{name} is not a finite number", reason="sampling_invalid")
+        return value
+
+    return SamplingParams(
+        temperature=number("temperature", 1.0),
+        top_k=message.top_k,
+        top_p=number("top_p", 1.0),
+        min_p=number("min_p", 0.0),
+        presence_penalty=number("presence_penalty", 0.0),
+        frequency_penalty=number("frequency_penalty", 0.0),
+        repetition_penalty=number("repetition_penalty", 1.0),
+        seed=message.seed,
+        top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
+    )
+
+
+def model_spec_to_proto(spec: ModelSpec) -> common_pb2.ModelSpec:
+    message = common_pb2.ModelSpec(
+        model_id=spec.model_id,
+        architecture=spec.architecture,
+        num_layers=spec.num_layers,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab_size=spec.vocab_size,
+        context_tokens_max=spec.context_tokens_max,
+        norm_eps=spec.norm_eps,
+        rope_theta=spec.rope_theta,
+        tie_embeddings=spec.tie_embeddings,
+        attention_bias=spec.attention_bias,
+        attention_output_bias=spec.attention_output_bias,
+        mlp_bias=spec.mlp_bias,
+        qk_norm=spec.qk_norm,
+        eos_token_ids=spec.eos_token_ids,
+    )
+    if spec.sliding_window_tokens is not None:
+        message.sliding_window_tokens = spec.sliding_window_tokens
+    scaling = spec.rope_scaling
+    if scaling is not None:
+        message.rope_scaling.CopyFrom(
+            common_pb2.RopeScaling(
+                kind=scaling.kind,
+                factor=scaling.factor,
+                low_freq_factor=scaling.low_freq_factor,
+                high_freq_factor=scaling.high_freq_factor,
+                original_context_tokens=scaling.original_context_tokens,
+            )
+        )
+    return message
+
+
+def model_spec_from_proto(message: common_pb2.ModelSpec) -> ModelSpec:
+    """Raises FrameError for an architecture this version does not know or a width of zero."""
+    try:
+        architecture = Architecture(message.architecture)
+    except ValueError:
+        raise FrameError(
+            f"unknown architecture {message.architecture!r}", reason="architecture_unknown"
+        ) from None
+    widths = (
+        message.num_layers,
+        message.hidden_size,
+        message.intermediate_size,
+        message.num_heads,
+        message.num_kv_heads,
+        message.head_dim,
+        message.vocab_size,
+        message.context_tokens_max,
+    )
+    if min(widths) < 1:
+        raise FrameError("a width of the model is zero", reason="model_invalid")
+    return ModelSpec(
+        model_id=ModelId(message.model_id),
+        architecture=architecture,
+        num_layers=message.num_layers,
+        hidden_size=message.hidden_size,
+        intermediate_size=message.intermediate_size,
+        num_heads=message.num_heads,
+        num_kv_heads=message.num_kv_heads,
+        head_dim=message.head_dim,
+        vocab_size=message.vocab_size,
+        context_tokens_max=message.context_tokens_max,
+        norm_eps=message.norm_eps,
+        rope_theta=message.rope_theta,
+        rope_scaling=_rope_scaling_from_proto(message),
+        tie_embeddings=message.tie_embeddings,
+        attention_bias=message.attention_bias,
+        attention_output_bias=message.attention_output_bias,
+        mlp_bias=message.mlp_bias,
+        qk_norm=message.qk_norm,
+        sliding_window_tokens=(
+            message.sliding_window_tokens if message.HasField("sliding_window_tokens") else None
+        ),
+        eos_token_ids=tuple(message.eos_token_ids),
+    )
+
+
+def _rope_scaling_from_proto(message: common_pb2.ModelSpec) -> RopeScaling | None:
+    if not message.HasField("rope_scaling"):
+        return None
+    scaling = message.rope_scaling
+    return RopeScaling(
+        kind=scaling.kind,
+        factor=scaling.factor,
+        low_freq_factor=scaling.low_freq_factor,
+        high_freq_factor=scaling.high_freq_factor,
+        original_context_tokens=scaling.original_context_tokens,
+    )
+
+
+def model_source_to_proto(source: ModelSource) -> common_pb2.ModelSource:
+    return common_pb2.ModelSource(
+        kind=source.kind,
+        name=source.name,
+        revision=source.revision or "",
+        digest=source.digest or "",
+    )
+
+
+def model_source_from_proto(message: common_pb2.ModelSource) -> ModelSource:
+    try:
+        kind = SourceKind(message.kind)
+    except ValueError:
+        raise FrameError(f"unknown source kind {message.kind!r}", reason="source_unknown") from None
+    return ModelSource(
+        kind=kind,
+        name=message.name,
+        revision=message.revision or None,
+        digest=message.digest or None,
+    )
+
+
+def held_span_to_proto(held: HeldSpan) -> control_pb2.HeldSpan:
+    return control_pb2.HeldSpan(
+        model_id=held.model_id,
+        span=span_to_proto(held.span),
+        allocation_epoch=held.allocation_epoch,
+        digest=held.digest,
+        weight_bytes=held.weight_bytes,
+        read_bytes=held.read_bytes,
+        kv_tokens_max=held.kv_tokens_max,
+    )
+
+
+def held_span_from_proto(message: control_pb2.HeldSpan) -> HeldSpan:
+    return HeldSpan(
+        model_id=ModelId(message.model_id),
+        span=span_from_proto(message.span),
+        allocation_epoch=message.allocation_epoch,
+        digest=message.digest,
+        weight_bytes=message.weight_bytes,
+        read_bytes=message.read_bytes,
+        kv_tokens_max=message.kv_tokens_max,
+    )
+
+
+def profile_to_proto(profile: NodeProfile) -> control_pb2.Profiled:
+    return control_pb2.Profiled(
+        device_kind=profile.device_kind,
+        device_name=profile.device_name,
+        memory_bytes=profile.memory_bytes,
+        memory_bytes_per_s=profile.memory_bytes_per_s,
+        flops_per_s=profile.flops_per_s,
+        compute_dtype=dtype_to_proto(profile.compute_dtype),
+        coordinator_rtt_ms=profile.coordinator_rtt_ms,
+        up_bytes_per_s=profile.up_bytes_per_s,
+        down_bytes_per_s=profile.down_bytes_per_s,
+        timings=[
+            control_pb2.LayerTiming(
+                model_id=timing.model_id,
+                decode_layer_ms=timing.decode_layer_ms,
+                decode_layer_ms_per_extra=timing.decode_layer_ms_per_extra,
+                prefill_layer_ms_per_token=timing.prefill_layer_ms_per_token,
+                head_ms=timing.head_ms,
+                embed_ms=timing.embed_ms,
+                step_overhead_ms=timing.step_overhead_ms,
+            )
+            for timing in profile.timings
+        ],
+    )
+
+
+def profile_from_proto(
+    message: control_pb2.Profiled,
+    *,
+    node_id: NodeId,
+    display_name: str,
+    addresses: tuple[str, ...],
+) -> NodeProfile:
+    """The identity comes from the stream's certificate, never from the message.
+
+    Raises FrameError for a speed that is negative or not a number.
+    """
+    timings = tuple(
+        LayerTiming(
+            model_id=ModelId(timing.model_id),
+            decode_layer_ms=_speed("decode_layer_ms", timing.decode_layer_ms),
+            decode_layer_ms_per_extra=_speed("per_extra", timing.decode_layer_ms_per_extra),
+            prefill_layer_ms_per_token=_speed("prefill", timing.prefill_layer_ms_per_token),
+            head_ms=_speed("head_ms", timing.head_ms),
+            embed_ms=_speed("embed_ms", timing.embed_ms),
+            step_overhead_ms=_speed("step_overhead_ms", timing.step_overhead_ms),
+        )
+        for timing in message.timings
+    )
+    return NodeProfile(
+        node_id=node_id,
+        display_name=display_name,
+        device_kind=message.device_kind[:32],
+        device_name=message.device_name[:128],
+        memory_bytes=message.memory_bytes,
+        memory_bytes_per_s=_speed("memory_bytes_per_s", message.memory_bytes_per_s),
+        flops_per_s=_speed("flops_per_s", message.flops_per_s),
+        compute_dtype=dtype_from_proto(message.compute_dtype),
+        coordinator_rtt_ms=_speed("coordinator_rtt_ms", message.coordinator_rtt_ms),
+        up_bytes_per_s=_speed("up_bytes_per_s", message.up_bytes_per_s),
+        down_bytes_per_s=_speed("down_bytes_per_s", message.down_bytes_per_s),
+        timings=timings,
+        addresses=addresses,
+    )
+
+
+def load_to_proto(load: NodeLoad) -> control_pb2.Heartbeat:
+    return control_pb2.Heartbeat(
+        kv_tokens_reserved=load.kv_tokens_reserved,
+        num_requests=load.num_requests,
+        stage_ms=load.stage_ms,
+        tokens_total=load.tokens_total,
+        sent_bytes_total=load.sent_bytes_total,
+        frames_dropped_total=load.frames_dropped_total,
+        queue_tokens=load.queue_tokens,
+    )
+
+
+def load_from_proto(message: control_pb2.Heartbeat) -> NodeLoad:
+    return NodeLoad(
+        kv_tokens_reserved=message.kv_tokens_reserved,
+        num_requests=message.num_requests,
+        stage_ms=_speed("stage_ms", message.stage_ms),
+        tokens_total=message.tokens_total,
+        sent_bytes_total=message.sent_bytes_total,
+        frames_dropped_total=message.frames_dropped_total,
+        queue_tokens=message.queue_tokens,
+    )
+
+
+def _speed(name: str, value: float) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise FrameError(f"{name} must be a number of at least 0", reason="measurement_invalid")
+    return value
