@@ -1,0 +1,67 @@
+# plait's commands. `make demo` and `make test` need Python 3.11+ and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROMPT ?= Why is the sky blue?
+PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
+
+.PHONY: demo test check proto proto-check lint type fast bench clean
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "plait needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	@echo "Installing plait into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	@touch $@
+
+# A whole network on this machine: coordinator, three nodes, one streamed answer.
+demo: $(STAMP)
+	@$(BIN)/plait demo --prompt "$(PROMPT)"
+
+# Everything, real weights and real processes included.
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+# What has to hold before every commit.
+check: $(STAMP) lint type proto-check fast
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+type: $(STAMP)
+	$(BIN)/mypy
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+
+define PROTOC
+$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) \
+	--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
+endef
+
+# Writes the stubs; they are committed.
+proto: $(STAMP)
+	$(call PROTOC,.)
+
+# Fails when the committed stubs are not what the protos say.
+proto-check: $(STAMP)
+	@rm -rf build/protos && mkdir -p build/protos
+	@$(call PROTOC,build/protos)
+	@for f in build/protos/plait/wire/v1/*; do \
+		cmp -s $$f plait/wire/v1/$$(basename $$f) || { echo "stale stub: $$(basename $$f); run make proto"; exit 1; }; done
+	@echo "stubs are fresh"
+
+# Every benchmark, with its figures under build/bench/.
+bench: $(STAMP)
+	@mkdir -p build/bench
+	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f --json build/bench/$$(basename $$f .py).json || exit 1; done
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

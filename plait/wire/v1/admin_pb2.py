@@ -22,56 +22,55 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from plait.wire.v1 import common_pb2 as plait_dot_wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/admin.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\"\x13\n\x11GetNetworkRequest\"\'\n\x12GetNetworkResponse\x12\x11\n\tview_json\x18\x01 \x01(\t\"D\n\x1b\x43reateEnrolmentTokenRequest\x12\x0f\n\x07valid_s\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"n\n\x1c\x43reateEnrolmentTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cjoin_command\x18\x04 \x01(\t\"\x1c\n\x1aListEnrolmentTokensRequest\"Q\n\x1bListEnrolmentTokensResponse\x12\x32\n\x06tokens\x18\x01 \x03(\x0b\x32\".plait.wire.v1.EnrolmentTokenEntry\"v\n\x13\x45nrolmentTokenEntry\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"/\n\x1bRevokeEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x1e\n\x1cRevokeEnrolmentTokenResponse\"=\n\x13\x43reateApiKeyRequest\x12\x14\n\x0c\x64isplay_name\x18\x01 \x01(\t\x12\x10\n\x08is_admin\x18\x02 \x01(\x08\"3\n\x14\x43reateApiKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\"\x14\n\x12ListApiKeysRequest\"?\n\x13ListApiKeysResponse\x12(\n\x04keys\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ApiKeyEntry\"r\n\x0b\x41piKeyEntry\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08is_admin\x18\x03 \x01(\x08\x12\x12\n\nis_revoked\x18\x04 \x01(\x08\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"5\n\x10\x44rainNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x13\n\x11\x44rainNodeResponse\"\x0f\n\rReplanRequest\"*\n\x0eReplanResponse\x12\x18\n\x10\x61llocation_epoch\x18\x01 \x01(\x04\x32\xd0\x06\n\x0c\x41\x64minService\x12Q\n\nGetNetwork\x12 .plait.wire.v1.GetNetworkRequest\x1a!.plait.wire.v1.GetNetworkResponse\x12o\n\x14\x43reateEnrolmentToken\x12*.plait.wire.v1.CreateEnrolmentTokenRequest\x1a+.plait.wire.v1.CreateEnrolmentTokenResponse\x12l\n\x13ListEnrolmentTokens\x12).plait.wire.v1.ListEnrolmentTokensRequest\x1a*.plait.wire.v1.ListEnrolmentTokensResponse\x12o\n\x14RevokeEnrolmentToken\x12*.plait.wire.v1.RevokeEnrolmentTokenRequest\x1a+.plait.wire.v1.RevokeEnrolmentTokenResponse\x12W\n\x0c\x43reateApiKey\x12\".plait.wire.v1.CreateApiKeyRequest\x1a#.plait.wire.v1.CreateApiKeyResponse\x12T\n\x0bListApiKeys\x12!.plait.wire.v1.ListApiKeysRequest\x1a\".plait.wire.v1.ListApiKeysResponse\x12W\n\x0cRevokeApiKey\x12\".plait.wire.v1.RevokeApiKeyRequest\x1a#.plait.wire.v1.RevokeApiKeyResponse\x12N\n\tDrainNode\x12\x1f.plait.wire.v1.DrainNodeRequest\x1a .plait.wire.v1.DrainNodeResponse\x12\x45\n\x06Replan\x12\x1c.plait.wire.v1.ReplanRequest\x1a\x1d.plait.wire.v1.ReplanResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/admin.proto\x12\rplait.wire.v1\"\x13\n\x11GetNetworkRequest\"\'\n\x12GetNetworkResponse\x12\x11\n\tview_json\x18\x01 \x01(\t\"D\n\x1b\x43reateEnrolmentTokenRequest\x12\x0f\n\x07valid_s\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"n\n\x1c\x43reateEnrolmentTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cjoin_command\x18\x04 \x01(\t\"\x1c\n\x1aListEnrolmentTokensRequest\"Q\n\x1bListEnrolmentTokensResponse\x12\x32\n\x06tokens\x18\x01 \x03(\x0b\x32\".plait.wire.v1.EnrolmentTokenEntry\"v\n\x13\x45nrolmentTokenEntry\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"/\n\x1bRevokeEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x1e\n\x1cRevokeEnrolmentTokenResponse\"=\n\x13\x43reateApiKeyRequest\x12\x14\n\x0c\x64isplay_name\x18\x01 \x01(\t\x12\x10\n\x08is_admin\x18\x02 \x01(\x08\"3\n\x14\x43reateApiKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\"\x14\n\x12ListApiKeysRequest\"?\n\x13ListApiKeysResponse\x12(\n\x04keys\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ApiKeyEntry\"r\n\x0b\x41piKeyEntry\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08is_admin\x18\x03 \x01(\x08\x12\x12\n\nis_revoked\x18\x04 \x01(\x08\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"5\n\x10\x44rainNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x13\n\x11\x44rainNodeResponse\"\x0f\n\rReplanRequest\"*\n\x0eReplanResponse\x12\x18\n\x10\x61llocation_epoch\x18\x01 \x01(\x04\x32\xd0\x06\n\x0c\x41\x64minService\x12Q\n\nGetNetwork\x12 .plait.wire.v1.GetNetworkRequest\x1a!.plait.wire.v1.GetNetworkResponse\x12o\n\x14\x43reateEnrolmentToken\x12*.plait.wire.v1.CreateEnrolmentTokenRequest\x1a+.plait.wire.v1.CreateEnrolmentTokenResponse\x12l\n\x13ListEnrolmentTokens\x12).plait.wire.v1.ListEnrolmentTokensRequest\x1a*.plait.wire.v1.ListEnrolmentTokensResponse\x12o\n\x14RevokeEnrolmentToken\x12*.plait.wire.v1.RevokeEnrolmentTokenRequest\x1a+.plait.wire.v1.RevokeEnrolmentTokenResponse\x12W\n\x0c\x43reateApiKey\x12\".plait.wire.v1.CreateApiKeyRequest\x1a#.plait.wire.v1.CreateApiKeyResponse\x12T\n\x0bListApiKeys\x12!.plait.wire.v1.ListApiKeysRequest\x1a\".plait.wire.v1.ListApiKeysResponse\x12W\n\x0cRevokeApiKey\x12\".plait.wire.v1.RevokeApiKeyRequest\x1a#.plait.wire.v1.RevokeApiKeyResponse\x12N\n\tDrainNode\x12\x1f.plait.wire.v1.DrainNodeRequest\x1a .plait.wire.v1.DrainNodeResponse\x12\x45\n\x06Replan\x12\x1c.plait.wire.v1.ReplanRequest\x1a\x1d.plait.wire.v1.ReplanResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'plait.wire.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETNETWORKREQUEST']._serialized_start=72
-  _globals['_GETNETWORKREQUEST']._serialized_end=91
-  _globals['_GETNETWORKRESPONSE']._serialized_start=93
-  _globals['_GETNETWORKRESPONSE']._serialized_end=132
-  _globals['_CREATEENROLMENTTOKENREQUEST']._serialized_start=134
-  _globals['_CREATEENROLMENTTOKENREQUEST']._serialized_end=202
-  _globals['_CREATEENROLMENTTOKENRESPONSE']._serialized_start=204
-  _globals['_CREATEENROLMENTTOKENRESPONSE']._serialized_end=314
-  _globals['_LISTENROLMENTTOKENSREQUEST']._serialized_start=316
-  _globals['_LISTENROLMENTTOKENSREQUEST']._serialized_end=344
-  _globals['_LISTENROLMENTTOKENSRESPONSE']._serialized_start=346
-  _globals['_LISTENROLMENTTOKENSRESPONSE']._serialized_end=427
-  _globals['_ENROLMENTTOKENENTRY']._serialized_start=429
-  _globals['_ENROLMENTTOKENENTRY']._serialized_end=547
-  _globals['_REVOKEENROLMENTTOKENREQUEST']._serialized_start=549
-  _globals['_REVOKEENROLMENTTOKENREQUEST']._serialized_end=596
-  _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_start=598
-  _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_end=628
-  _globals['_CREATEAPIKEYREQUEST']._serialized_start=630
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=691
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=693
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=744
-  _globals['_LISTAPIKEYSREQUEST']._serialized_start=746
-  _globals['_LISTAPIKEYSREQUEST']._serialized_end=766
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=768
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=831
-  _globals['_APIKEYENTRY']._serialized_start=833
-  _globals['_APIKEYENTRY']._serialized_end=947
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=949
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=986
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=988
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1010
-  _globals['_DRAINNODEREQUEST']._serialized_start=1012
-  _globals['_DRAINNODEREQUEST']._serialized_end=1065
-  _globals['_DRAINNODERESPONSE']._serialized_start=1067
-  _globals['_DRAINNODERESPONSE']._serialized_end=1086
-  _globals['_REPLANREQUEST']._serialized_start=1088
-  _globals['_REPLANREQUEST']._serialized_end=1103
-  _globals['_REPLANRESPONSE']._serialized_start=1105
-  _globals['_REPLANRESPONSE']._serialized_end=1147
-  _globals['_ADMINSERVICE']._serialized_start=1150
-  _globals['_ADMINSERVICE']._serialized_end=1998
+  _globals['_GETNETWORKREQUEST']._serialized_start=44
+  _globals['_GETNETWORKREQUEST']._serialized_end=63
+  _globals['_GETNETWORKRESPONSE']._serialized_start=65
+  _globals['_GETNETWORKRESPONSE']._serialized_end=104
+  _globals['_CREATEENROLMENTTOKENREQUEST']._serialized_start=106
+  _globals['_CREATEENROLMENTTOKENREQUEST']._serialized_end=174
+  _globals['_CREATEENROLMENTTOKENRESPONSE']._serialized_start=176
+  _globals['_CREATEENROLMENTTOKENRESPONSE']._serialized_end=286
+  _globals['_LISTENROLMENTTOKENSREQUEST']._serialized_start=288
+  _globals['_LISTENROLMENTTOKENSREQUEST']._serialized_end=316
+  _globals['_LISTENROLMENTTOKENSRESPONSE']._serialized_start=318
+  _globals['_LISTENROLMENTTOKENSRESPONSE']._serialized_end=399
+  _globals['_ENROLMENTTOKENENTRY']._serialized_start=401
+  _globals['_ENROLMENTTOKENENTRY']._serialized_end=519
+  _globals['_REVOKEENROLMENTTOKENREQUEST']._serialized_start=521
+  _globals['_REVOKEENROLMENTTOKENREQUEST']._serialized_end=568
+  _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_start=570
+  _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_end=600
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=602
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=663
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=665
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=716
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=718
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=738
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=740
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=803
+  _globals['_APIKEYENTRY']._serialized_start=805
+  _globals['_APIKEYENTRY']._serialized_end=919
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=921
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=958
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=960
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=982
+  _globals['_DRAINNODEREQUEST']._serialized_start=984
+  _globals['_DRAINNODEREQUEST']._serialized_end=1037
+  _globals['_DRAINNODERESPONSE']._serialized_start=1039
+  _globals['_DRAINNODERESPONSE']._serialized_end=1058
+  _globals['_REPLANREQUEST']._serialized_start=1060
+  _globals['_REPLANREQUEST']._serialized_end=1075
+  _globals['_REPLANRESPONSE']._serialized_start=1077
+  _globals['_REPLANRESPONSE']._serialized_end=1119
+  _globals['_ADMINSERVICE']._serialized_start=1122
+  _globals['_ADMINSERVICE']._serialized_end=1970
 # @@protoc_insertion_point(module_scope)
