@@ -2,23 +2,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+RUN := $(VENV)/.installed-run
+STAMP := $(VENV)/.installed-dev
 PROMPT ?= Why is the sky blue?
 PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
 .PHONY: demo test check proto proto-check lint type fast bench clean
 
-$(STAMP): pyproject.toml
+# The parts that run: SDK, coordinator, node.
+$(RUN): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plait needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	@echo "Installing plait into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
+	@touch $@
+
+# And what tests and checks need beside them.
+$(STAMP): $(RUN)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
 	@touch $@
 
 # A whole network on this machine: coordinator, three nodes, one streamed answer.
-demo: $(STAMP)
+demo: $(RUN)
 	@$(BIN)/plait demo --prompt "$(PROMPT)"
 
 # Everything, real weights and real processes included.

@@ -1,0 +1,121 @@
+"""The style is a test: sizes, broad excepts, comments on protos, words that do not belong."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+SOURCE_ROOTS = ("plait", "scheduler", "coordinator", "node")
+
+
+def tracked(pattern: str) -> list[Path]:
+    """Files that belong to the project, stubs excepted."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return [ROOT / p for p in listed if not p.startswith("plait/wire/v1/") and (ROOT / p).exists()]
+
+
+def sources() -> list[Path]:
+    return [p for p in tracked("*.py") if p.relative_to(ROOT).parts[0] in SOURCE_ROOTS]
+
+
+def test_no_file_is_longer_than_one_idea() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in tracked("*.py")
+    }
+    assert lengths, "no file was looked at"
+    assert {p: n for p, n in lengths.items() if n > FILE_LINES_MAX} == {}
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {}
+    for path in sources():
+        for function in functions(ast.parse(path.read_text("utf-8"))):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                long[f"{path.relative_to(ROOT)}:{function.name}"] = length
+    assert long == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if path.read_text("utf-8").strip()
+        and ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None
+    ]
+    assert silent == []
+
+
+def test_broad_excepts_say_that_they_are_a_tasks_root() -> None:
+    broad = re.compile(r"^\s*except (Base)?Exception\b(?!.*# root:)|^\s*except\s*:")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sources()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if broad.search(line)
+    ]
+    assert found == [], "write `# root: why` behind an `except Exception`, or catch what you mean"
+
+
+@pytest.mark.parametrize("proto", sorted((ROOT / "protos").rglob("*.proto")), ids=lambda p: p.name)
+def test_every_field_and_method_of_the_protocol_is_explained(proto: Path) -> None:
+    bare = []
+    previous = ""
+    for number, line in enumerate(proto.read_text("utf-8").splitlines(), 1):
+        is_field = re.match(r"\s+(optional |repeated )?[\w.]+ \w+ = \d+;", line)
+        is_value = re.match(r"\s+[A-Z0-9_]+ = \d+;", line)
+        is_block = re.match(r"(\s*rpc|message|service|enum) ", line)
+        explained = "//" in line or previous.strip().startswith("//")
+        in_oneof = is_field is not None and line.startswith("    ")
+        is_zero = is_value is not None and "_UNSPECIFIED" in line
+        if (is_field or is_value or is_block) and not (explained or in_oneof or is_zero):
+            bare.append(f"{proto.name}:{number}: {line.strip()}")
+        previous = line
+    # An enum whose values are plain type names needs no more words than its own.
+    assert [b for b in bare if "DTYPE_" not in b] == []
+
+
+def test_zero_is_unspecified_in_every_enum() -> None:
+    for proto in (ROOT / "protos").rglob("*.proto"):
+        for body in re.findall(r"enum \w+ \{([^}]*)\}", proto.read_text("utf-8")):
+            first = next(line for line in body.splitlines() if "=" in line)
+            assert re.search(r"_UNSPECIFIED = 0;", first), first
+
+
+def test_source_never_prints() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources()
+        if path.relative_to(ROOT).parts[:2] != ("plait", "cli")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert found == []
+
+
+def test_every_benchmark_writes_its_figures_where_it_is_told() -> None:
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        if path.name.startswith("_"):
+            continue
+        assert "--json" in path.read_text("utf-8"), path.name

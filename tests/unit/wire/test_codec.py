@@ -1,0 +1,190 @@
+"""What goes over the wire comes back equal; nonsense is refused with its name."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import FrameError
+from plait.types import (
+    Architecture,
+    DType,
+    FinishReason,
+    HeldSpan,
+    LayerSpan,
+    LayerTiming,
+    ModelId,
+    ModelSource,
+    ModelSpec,
+    NodeId,
+    NodeLoad,
+    NodeProfile,
+    Reason,
+    RopeScaling,
+    SamplingParams,
+    SourceKind,
+)
+from plait.wire import codec
+from plait.wire.v1 import common_pb2, control_pb2
+
+width = st.integers(1, 1 << 20)
+positive = st.floats(0, 1e12, allow_nan=False)
+scalings = st.builds(
+    RopeScaling,
+    kind=st.sampled_from(["linear", "llama3", "yarn", "dynamic"]),
+    factor=positive,
+    low_freq_factor=positive,
+    high_freq_factor=positive,
+    original_context_tokens=width,
+)
+specs = st.builds(
+    ModelSpec,
+    model_id=st.text(max_size=20).map(ModelId),
+    architecture=st.sampled_from(Architecture),
+    num_layers=width,
+    hidden_size=width,
+    intermediate_size=width,
+    num_heads=width,
+    num_kv_heads=width,
+    head_dim=width,
+    vocab_size=width,
+    context_tokens_max=width,
+    norm_eps=positive,
+    rope_theta=positive,
+    rope_scaling=st.none() | scalings,
+    tie_embeddings=st.booleans(),
+    attention_bias=st.booleans(),
+    attention_output_bias=st.booleans(),
+    mlp_bias=st.booleans(),
+    qk_norm=st.booleans(),
+    sliding_window_tokens=st.none() | width,
+    eos_token_ids=st.lists(width, max_size=4).map(tuple),
+)
+spans = st.tuples(st.integers(0, 500), st.integers(1, 500)).map(
+    lambda pair: LayerSpan(pair[0], pair[0] + pair[1])
+)
+
+
+@given(specs)
+def test_a_model_spec_survives(spec: ModelSpec) -> None:
+    assert codec.model_spec_from_proto(codec.model_spec_to_proto(spec)) == spec
+
+
+@given(
+    st.builds(
+        SamplingParams,
+        temperature=positive,
+        top_k=width,
+        top_p=positive,
+        min_p=positive,
+        seed=st.integers(0, 2**64 - 1),
+        top_logprobs=st.none() | st.integers(0, 20),
+    )
+)
+def test_sampling_survives(sampling: SamplingParams) -> None:
+    assert codec.sampling_from_proto(codec.sampling_to_proto(sampling)) == sampling
+
+
+def test_absent_sampling_fields_are_the_defaults() -> None:
+    assert codec.sampling_from_proto(common_pb2.SamplingParams()) == SamplingParams()
+
+
+@given(spans, st.builds(ModelSource, kind=st.sampled_from(SourceKind), name=st.text(max_size=9)))
+def test_spans_and_sources_survive(span: LayerSpan, source: ModelSource) -> None:
+    assert codec.span_from_proto(codec.span_to_proto(span)) == span
+    assert codec.model_source_from_proto(codec.model_source_to_proto(source)) == source
+
+
+def test_held_span_profile_and_load_survive() -> None:
+    held = HeldSpan(
+        model_id=ModelId("m"),
+        span=LayerSpan(3, 9),
+        allocation_epoch=4,
+        digest="ab",
+        weight_bytes=5,
+        read_bytes=6,
+        kv_tokens_max=7,
+    )
+    assert codec.held_span_from_proto(codec.held_span_to_proto(held)) == held
+    load = NodeLoad(
+        kv_tokens_reserved=1,
+        num_requests=2,
+        stage_ms=3.5,
+        tokens_total=4,
+        sent_bytes_total=5,
+        frames_dropped_total=6,
+        queue_tokens=7,
+    )
+    assert codec.load_from_proto(codec.load_to_proto(load)) == load
+    assert profile_round_trip(profile()) == profile()
+
+
+def profile(**changes: float) -> NodeProfile:
+    timing = LayerTiming(
+        model_id=ModelId("m"),
+        decode_layer_ms=changes.get("decode_layer_ms", 1.0),
+        decode_layer_ms_per_extra=0.25,
+        prefill_layer_ms_per_token=0.1,
+        head_ms=2.0,
+        embed_ms=0.01,
+        step_overhead_ms=0.5,
+    )
+    return NodeProfile(
+        node_id=NodeId("n1"),
+        display_name="attic",
+        device_kind="cpu",
+        device_name="a cpu",
+        memory_bytes=1 << 30,
+        memory_bytes_per_s=1e10,
+        flops_per_s=1e11,
+        compute_dtype=DType.FLOAT32,
+        coordinator_rtt_ms=20.0,
+        up_bytes_per_s=1e6,
+        down_bytes_per_s=changes.get("down_bytes_per_s", 1e7),
+        timings=(timing,),
+        addresses=("127.0.0.1:1",),
+    )
+
+
+def profile_round_trip(node: NodeProfile) -> NodeProfile:
+    return codec.profile_from_proto(
+        codec.profile_to_proto(node),
+        node_id=node.node_id,
+        display_name=node.display_name,
+        addresses=node.addresses,
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("field", ["decode_layer_ms", "down_bytes_per_s"])
+def test_a_speed_that_is_no_speed_is_refused(field: str, value: float) -> None:
+    with pytest.raises(FrameError):
+        profile_round_trip(profile(**{field: value}))
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(FrameError):
+        codec.span_from_proto(common_pb2.LayerSpan(start=3, end=3))
+    with pytest.raises(FrameError):
+        codec.dtype_from_proto(99)
+    with pytest.raises(FrameError):
+        codec.model_spec_from_proto(common_pb2.ModelSpec(architecture="mamba"))
+    with pytest.raises(FrameError):
+        codec.model_spec_from_proto(common_pb2.ModelSpec(architecture="llama"))
+    with pytest.raises(FrameError):
+        codec.model_source_from_proto(common_pb2.ModelSource(kind="carrier pigeon"))
+    with pytest.raises(FrameError):
+        codec.sampling_from_proto(common_pb2.SamplingParams(temperature=math.nan))
+    with pytest.raises(FrameError):
+        codec.load_from_proto(control_pb2.Heartbeat(stage_ms=-1.0))
+
+
+def test_reasons_and_finish_reasons_survive() -> None:
+    reason = Reason(code="kv_full", message="no room")
+    assert codec.reason_from_proto(codec.reason_to_proto(reason, 8)) == reason
+    for finish in (None, *FinishReason):
+        assert codec.finish_reason_from_proto(codec.finish_reason_to_proto(finish)) == finish
+    assert codec.finish_reason_from_proto(77) is None
+    for dtype in DType:
+        assert codec.dtype_from_proto(codec.dtype_to_proto(dtype)) == dtype
