@@ -8,6 +8,8 @@ from typing import Protocol
 from coordinator.core.effects import NodeEffect, RequestEffect
 from coordinator.core.events import Event
 from coordinator.core.view import NetworkView
+from plait.types import NodeId
+from plait.wire.telemetry import PresenceState, Telemetry
 
 
 class Inbox(Protocol):
@@ -22,6 +24,36 @@ class ViewSource(Protocol):
     """One snapshot for all viewers, refreshed at most a few times a second."""
 
     def view(self) -> NetworkView: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTelemetry:
+    """What a node's MQTT topics say. Ages in ms; None: nothing heard yet."""
+
+    node_id: NodeId
+    presence: PresenceState | None
+    presence_age_ms: int | None
+    telemetry: Telemetry | None
+    telemetry_age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryHealth:
+    """How the telemetry link itself does. `dropped` counts payloads refused, by reason."""
+
+    is_connected: bool
+    messages_total: int
+    dropped: tuple[tuple[str, int], ...]
+
+
+class TelemetryReader(Protocol):
+    """Telemetry as last heard; for people, never for routing."""
+
+    def nodes(self) -> Sequence[NodeTelemetry]:
+        """In order of node id."""
+        ...
+
+    def health(self) -> TelemetryHealth: ...
 
 
 class NodeActor(Protocol):

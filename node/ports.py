@@ -17,6 +17,7 @@ from plait.types import (
     SamplingParams,
     TokenLogprob,
 )
+from plait.wire.telemetry import TelemetryReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +207,11 @@ class EngineHost(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+
+class TelemetrySource(Protocol):
+    """Where the telemetry publisher takes its figures from."""
+
+    def reading(self) -> TelemetryReading:
+        """The figures of this moment. Called about once a second; never blocks."""
+        ...
