@@ -4,7 +4,7 @@ Measured on loopback: with keepalive alone a frozen far end is noticed after 61 
 `ping_timeout_ms` 1000 it takes 2 s.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc import aio
@@ -93,7 +93,7 @@ def mtls_server_credentials(
     )
 
 
-def peer_node_id(context: aio.ServicerContext[object, object]) -> NodeId | None:
+def peer_node_id(context: aio.ServicerContext[Any, Any]) -> NodeId | None:
     """The node that the far end's verified certificate names (its common name), or None."""
     names = list(context.auth_context().get("x509_common_name", ()))
     if len(names) != 1:

@@ -1,7 +1,7 @@
 """plait's errors <-> gRPC statuses. The reason word and the parameter travel as metadata."""
 
 from collections.abc import Iterable
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc import aio
@@ -70,7 +70,7 @@ def number_of(code: grpc.StatusCode) -> int:
     return number
 
 
-async def abort_with(context: aio.ServicerContext[object, object], error: PlaitError) -> NoReturn:
+async def abort_with(context: aio.ServicerContext[Any, Any], error: PlaitError) -> NoReturn:
     """End the call with the error's status, message, reason and parameter. Never returns."""
     metadata = [(REASON_KEY, error.code)]
     if isinstance(error, InvalidRequestError) and error.param is not None:

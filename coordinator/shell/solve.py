@@ -1,0 +1,138 @@
+"""Phase 1 off the loop: the ILP runs in a process that can hang, crash or be killed."""
+
+import asyncio
+import contextlib
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.core import effects as fx
+from coordinator.core import events as ev
+from coordinator.ports import Inbox
+from plait.errors import ServiceError
+from plait.log import get
+from plait.types import Reason
+from scheduler.allocation.problem import Allocation, AllocationProblem
+
+COMMAND: Final = (sys.executable, "-m", "coordinator.shell.solve_process")
+LENGTH_BYTES: Final = 8
+ANSWER_BYTES_MAX: Final = 64 << 20
+STOP_S: Final = 2.0
+log = get("solver")
+
+
+class SolverError(ServiceError):
+    """The solver's process crashed, hung or answered nonsense."""
+
+    reason = "solver_failed"
+    is_retryable = True
+
+
+class Solver:
+    """Performs SolveAllocation, the newest epoch first: a newer question replaces a waiting one.
+
+    The process is started with the first question and kept warm. An answer later than the problem's
+    own limit plus `grace_s` kills it.
+    """
+
+    def __init__(
+        self, inbox: Inbox, *, command: Sequence[str] = COMMAND, grace_s: float = 10.0
+    ) -> None:
+        self._inbox = inbox
+        self._command = tuple(command)
+        self._grace_s = grace_s
+        self._waiting: asyncio.Queue[fx.SolveAllocation] = asyncio.Queue(1)
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the warm process, for tests and the operator."""
+        return self._process.pid if self._process is not None else None
+
+    def perform_solve(self, effect: fx.SolveAllocation) -> None:
+        """Queue a question; what waited is answered with `superseded`."""
+        if self._waiting.full():
+            old = self._waiting.get_nowait()
+            message = f"a newer plan ({effect.epoch}) was asked for"
+            self._answer(old.epoch, Reason(code="superseded", message=message))
+        self._waiting.put_nowait(effect)
+
+    async def run(self) -> None:
+        """Serve until cancelled, then end the process."""
+        try:
+            while True:
+                effect = await self._waiting.get()
+                self._answer(effect.epoch, await self._solve(effect))
+        finally:
+            await self._kill()
+
+    def _answer(self, epoch: int, answer: Allocation | Reason) -> None:
+        if isinstance(answer, Reason):
+            log.info("plan_failed", epoch=epoch, reason=answer.code, message=answer.message)
+            event = ev.AllocationSolved(epoch=epoch, allocation=None, reason=answer)
+        else:
+            log.info(
+                "plan_solved",
+                epoch=epoch,
+                solver=answer.solver,
+                status=answer.status,
+                solve_ms=answer.solve_ms,
+                placements=len(answer.placements),
+                tokens_per_s=round(answer.objective_tokens_per_s, 2),
+            )
+            event = ev.AllocationSolved(epoch=epoch, allocation=answer)
+        self._inbox.post(event)
+
+    async def _solve(self, effect: fx.SolveAllocation) -> Allocation | Reason:
+        limit_s = effect.problem.time_limit_s + self._grace_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._ask(effect.problem)
+        except TimeoutError:
+            await self._kill()
+            message = f"the solver gave no plan within {limit_s:.0f} s and was stopped"
+            return Reason(code="solver_timeout", message=message)
+        except (SolverError, OSError) as error:
+            await self._kill()
+            return Reason(code="solver_failed", message=f"the solver's process failed: {error}")
+
+    async def _ask(self, problem: AllocationProblem) -> Allocation | Reason:
+        process = await self._warm()
+        assert process.stdin is not None and process.stdout is not None
+        payload = pickle.dumps(problem)
+        process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "big") + payload)
+        await process.stdin.drain()
+        try:
+            length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
+            if length > ANSWER_BYTES_MAX:
+                raise SolverError(f"an answer of {length} bytes")
+            answer = pickle.loads(await process.stdout.readexactly(length))
+        except asyncio.IncompleteReadError:
+            code = await process.wait()
+            raise SolverError(f"it ended with {code}; see the log above") from None
+        except pickle.UnpicklingError as error:
+            raise SolverError(f"its answer cannot be read: {error}") from error
+        if not isinstance(answer, Allocation | Reason):
+            raise SolverError(f"it answered with a {type(answer).__name__}")
+        return answer
+
+    async def _warm(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        return self._process
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
