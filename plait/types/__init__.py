@@ -16,6 +16,7 @@ from plait.types.node import HeldSpan, LayerTiming, NodeLoad, NodeProfile
 from plait.types.route import Reason, Route, Stage
 from plait.types.sampling import FinishReason, SamplingParams, TokenLogprob
 from plait.types.span import LayerSpan, missing_spans
+from plait.types.ticket import RouteTicket, TicketStage
 
 __all__ = [
     "Architecture",
@@ -35,9 +36,11 @@ __all__ = [
     "RequestId",
     "RopeScaling",
     "Route",
+    "RouteTicket",
     "SamplingParams",
     "SourceKind",
     "Stage",
+    "TicketStage",
     "TokenLogprob",
     "missing_spans",
 ]
