@@ -1,0 +1,167 @@
+"""What stages say to each other and to the gateway, free of any encoding.
+
+The classes on the path of every token are plain slots classes: a frozen dataclass costs three
+times as much to build.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from plait.types import (
+    DType,
+    FinishReason,
+    LayerSpan,
+    ModelId,
+    NodeId,
+    Reason,
+    RequestId,
+    SamplingParams,
+    TokenLogprob,
+)
+
+
+class StatusCode(IntEnum):
+    """The canonical gRPC codes that a stage may answer with."""
+
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteHop:
+    """One stage of a ticket's chain; `addresses` are host:port, best first."""
+
+    node_id: NodeId
+    addresses: tuple[str, ...]
+    span: LayerSpan
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOpen:
+    """An Open whose ticket has been verified. `ticket` is (payload, signature), to be passed on.
+
+    `valid_ms` is what was left of the ticket's life when it was verified.
+    """
+
+    request_id: RequestId
+    epoch: int
+    ticket_id: str
+    ticket: tuple[bytes, bytes]
+    valid_ms: int
+    model_id: ModelId
+    stages: tuple[RouteHop, ...]
+    stage_index: int
+    kv_tokens: int
+    wire_dtype: DType
+    sampling: SamplingParams
+    stop_token_ids: tuple[int, ...]
+    max_new_tokens: int
+    prompt_tokens: int
+    penalty_prompt_ids: tuple[int, ...] = ()
+    penalty_generated_ids: tuple[int, ...] = ()
+    trace_id: int = 0
+
+
+class Activations:
+    """`num_tokens` rows of hidden states, row-major little endian, from `position` on.
+
+    `dtype` None means the ticket's wire dtype. `sample`: the last stage draws after the last row.
+    """
+
+    __slots__ = ("dtype", "epoch", "num_tokens", "payload", "position", "request_id", "sample")
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        epoch: int,
+        position: int,
+        num_tokens: int,
+        payload: bytes,
+        *,
+        sample: bool,
+        dtype: DType | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.epoch = epoch
+        self.position = position
+        self.num_tokens = num_tokens
+        self.payload = payload
+        self.sample = sample
+        self.dtype = dtype
+
+
+class Token:
+    """A drawn token; `position` is its place in the sequence, prompt included."""
+
+    __slots__ = (
+        "epoch",
+        "finish_reason",
+        "logprob",
+        "position",
+        "request_id",
+        "token_id",
+        "top_logprobs",
+    )
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        epoch: int,
+        position: int,
+        token_id: int,
+        *,
+        finish_reason: FinishReason | None = None,
+        logprob: float | None = None,
+        top_logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> None:
+        self.request_id = request_id
+        self.epoch = epoch
+        self.position = position
+        self.token_id = token_id
+        self.finish_reason = finish_reason
+        self.logprob = logprob
+        self.top_logprobs = top_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Every stage of the chain has its KV."""
+
+    request_id: RequestId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A stage would not open or could not go on. `node_id` is who is blamed."""
+
+    request_id: RequestId
+    epoch: int
+    stage_index: int
+    node_id: NodeId
+    code: StatusCode
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Free this epoch of the request and all older ones."""
+
+    request_id: RequestId
+    epoch: int
+    reason: FinishReason
+
+
+LinkMessage = StageOpen | Activations | Token | Broken | Close
+"""What a hop carries."""
+
+GatewayMessage = Opened | Token | Broken
+"""What goes up to the gateway."""

@@ -1,0 +1,433 @@
+"""Requests on this stage: opening, rows in, rows out, tokens, ends.
+
+A request has at most one session here. What belongs to an ended or older epoch is dropped and
+counted; what contradicts the session ends that session, and no other.
+"""
+
+from collections.abc import Sequence
+
+from node.core import opening
+from node.core.effects import Dial, Effect, ReleaseKv, ReserveKv, Send, SendToGateway, SubmitRows
+from node.core.events import BrokenReceived, FrameRejected, OpenRefused, RowOutcome
+from node.core.machines import SessionState
+from node.core.messages import Activations, Broken, Close, Opened, StageOpen, StatusCode, Token
+from node.core.state import NodeData, Session
+from plait.types import FinishReason, NodeId, Reason, RequestId
+
+
+class Sessions:
+    """Handlers of the data plane; each appends its effects to `out`."""
+
+    def __init__(self, node: NodeData) -> None:
+        self._node = node
+        self._counters = node.counters
+
+    # Opening
+
+    def open(
+        self,
+        sender: NodeId | None,
+        opened: StageOpen,
+        prompt: Sequence[int],
+        now_ms: int,
+        out: list[Effect],
+    ) -> None:
+        """A verified Open: reserve, or say why not."""
+        node = self._node
+        current = node.sessions.get(opened.request_id)
+        is_late = opened.epoch <= node.ended.get(opened.request_id, 0)
+        if is_late or (current is not None and current.epoch > opened.epoch):
+            self._counters.frames_late += 1
+            return
+        refusal = opening.refusal(node, sender, opened, prompt)
+        spec = node.spec()
+        if refusal is None and current is not None and current.epoch == opened.epoch:
+            message = "this attempt of the request is open already"
+            reason = Reason(code="ticket_replayed", message=message)
+            refusal = StatusCode.PERMISSION_DENIED, reason
+        if refusal is not None or spec is None:
+            assert refusal is not None, "refusal() lets nothing through without a held model"
+            self.refuse(opening.refused(sender, opened, *refusal), out)
+            return
+        node.tickets_seen[opened.ticket_id] = now_ms + opened.valid_ms
+        if current is not None:
+            self._close_forward(current, FinishReason.CANCELLED, out)
+            self._forget(current, out)
+        session = Session(opened, spec, now_ms=now_ms, prompt=prompt)
+        node.sessions[opened.request_id] = session
+        if session.next_id is not None:
+            out.append(Dial(session.next_id, opened.stages[opened.stage_index + 1].addresses))
+        elif not session.is_first:
+            out.append(Dial(session.first_id, opened.stages[0].addresses))
+        out.append(ReserveKv(opened))
+
+    def refuse(self, event: OpenRefused, out: list[Effect]) -> None:
+        """Answer whoever sent an Open that will not do. Nothing was reserved."""
+        self._counters.opens_refused += 1
+        if event.code is StatusCode.PERMISSION_DENIED:
+            self._counters.tickets_refused += 1
+        broken = Broken(
+            request_id=event.request_id,
+            epoch=event.epoch,
+            stage_index=event.stage_index,
+            node_id=self._node.node_id,
+            code=event.code,
+            reason=event.reason,
+        )
+        out.append(SendToGateway(broken) if event.sender is None else Send(event.sender, broken))
+
+    def reserved(self, request_id: RequestId, epoch: int, now_ms: int, out: list[Effect]) -> None:
+        """The slots are ours: open the next stage, and on the first one start the prefill."""
+        session = self._find(request_id, epoch)
+        if session is None or session.state is not SessionState.OPENING:
+            out.append(ReleaseKv(request_id, epoch))
+            return
+        session.state = SessionState.OPEN
+        session.active_ms = now_ms
+        self._counters.sessions_opened += 1
+        if session.next_id is not None:
+            out.append(Send(session.next_id, session.open))
+        else:
+            out.append(SendToGateway(Opened(request_id=request_id, epoch=epoch)))
+        if session.is_first:
+            self._prefill(session, out)
+
+    def not_reserved(
+        self, request_id: RequestId, epoch: int, reason: Reason, out: list[Effect]
+    ) -> None:
+        """The engine has no slots."""
+        session = self._find(request_id, epoch)
+        if session is not None:
+            self.break_session(session, StatusCode.RESOURCE_EXHAUSTED, reason, out)
+
+    def _prefill(self, session: Session, out: list[Effect]) -> None:
+        """All chunks at once: while this stage runs one, the next stage runs the one before."""
+        prompt, limits = session.prompt_token_ids, self._node.limits
+        frame_bytes = self._node.frame_bytes_max - limits.frame_overhead_bytes
+        chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes))
+        for start in range(0, len(prompt), chunk):
+            ids = prompt[start : start + chunk]
+            is_end = start + len(ids) == len(prompt)
+            self._submit(session, start, len(ids), out, token_ids=ids, sample=is_end)
+        session.prompt_token_ids = ()
+
+    # Rows
+
+    def activations(
+        self, sender: NodeId, rows: Activations, now_ms: int, out: list[Effect]
+    ) -> None:
+        """Rows from the stage before: check, then queue them for a step."""
+        session = self._match(sender, rows.request_id, rows.epoch)
+        if session is None:
+            return
+        if session.previous_id != sender:
+            self._counters.frames_foreign += 1
+            return
+        if rows.position < session.next_position:
+            self._counters.frames_duplicate += 1
+            return
+        problem = self._rows_problem(session, rows)
+        if problem is not None:
+            self._counters.frames_malformed += 1
+            self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)
+            return
+        session.active_ms = now_ms
+        self._submit(
+            session,
+            rows.position,
+            rows.num_tokens,
+            out,
+            hidden=rows.payload,
+            sample=rows.sample,
+        )
+
+    def _rows_problem(self, session: Session, rows: Activations) -> Reason | None:
+        if session.state is not SessionState.OPEN:
+            return Reason(code="frame_early", message="rows came before the stage was open")
+        if rows.position > session.next_position:
+            return Reason(
+                code="frame_gap",
+                message=f"rows from {session.next_position} on are missing: {rows.position} came",
+            )
+        wire_dtype = session.open.wire_dtype
+        if rows.dtype not in (None, wire_dtype):
+            return Reason(
+                code="frame_dtype", message=f"rows are {rows.dtype}, the ticket says {wire_dtype}"
+            )
+        if rows.num_tokens < 1 or len(rows.payload) != rows.num_tokens * session.row_bytes:
+            return Reason(
+                code="frame_shape",
+                message=(
+                    f"{rows.num_tokens} rows of {session.row_bytes} bytes were announced, "
+                    f"{len(rows.payload)} bytes came"
+                ),
+            )
+        if rows.position + rows.num_tokens > session.position_limit:
+            return Reason(
+                code="frame_position",
+                message=f"rows end beyond the request's {session.position_limit} slots",
+            )
+        return None
+
+    def finished_step(self, outcomes: Sequence[RowOutcome], now_ms: int, out: list[Effect]) -> None:
+        """Send on what a step made; results of ended sessions are nobody's any more."""
+        for outcome in outcomes:
+            session = self._find(outcome.request_id, outcome.epoch)
+            if session is None:
+                continue
+            session.active_ms = now_ms
+            if outcome.error is not None:
+                self.break_session(session, StatusCode.INTERNAL, outcome.error, out)
+            elif session.next_id is not None:
+                self._send_rows(session, outcome, out)
+            elif outcome.token_id is not None:
+                self._draw(session, outcome, outcome.token_id, out)
+
+    def _send_rows(self, session: Session, outcome: RowOutcome, out: list[Effect]) -> None:
+        assert session.next_id is not None, "the last stage has no next one"
+        if outcome.hidden is None:
+            reason = Reason(code="engine_failed", message="a step returned no hidden states")
+            self.break_session(session, StatusCode.INTERNAL, reason, out)
+            return
+        rows = Activations(
+            session.request_id,
+            session.epoch,
+            outcome.position,
+            outcome.num_tokens,
+            outcome.hidden,
+            sample=outcome.sample,
+        )
+        out.append(Send(session.next_id, rows))
+
+    # Tokens
+
+    def _draw(
+        self, session: Session, outcome: RowOutcome, token_id: int, out: list[Effect]
+    ) -> None:
+        """The last stage's decision: go on, or finish and why."""
+        position = outcome.position + outcome.num_tokens
+        session.num_generated += 1
+        self._counters.tokens_drawn += 1
+        finish = self._finish_reason(session, token_id, position)
+        token = Token(
+            session.request_id,
+            session.epoch,
+            position,
+            token_id,
+            finish_reason=finish,
+            logprob=outcome.logprob,
+            top_logprobs=outcome.top_logprobs,
+        )
+        out.append(SendToGateway(token))
+        if session.is_first:
+            if finish is None:
+                self._submit(session, position, 1, out, token_ids=(token_id,), sample=True)
+        else:
+            ring = Token(
+                session.request_id, session.epoch, position, token_id, finish_reason=finish
+            )
+            out.append(Send(session.first_id, ring))
+        if finish is not None:
+            self._counters.sessions_finished += 1
+            self._forget(session, out)
+
+    def _finish_reason(self, session: Session, token_id: int, position: int) -> FinishReason | None:
+        if token_id in session.open.stop_token_ids:
+            return FinishReason.STOP
+        is_full = session.num_generated >= session.open.max_new_tokens
+        return FinishReason.LENGTH if is_full or position >= session.position_limit else None
+
+    def token(self, sender: NodeId, token: Token, now_ms: int, out: list[Effect]) -> None:
+        """A token round the ring: the first stage's next row, or the end."""
+        session = self._match(sender, token.request_id, token.epoch)
+        if session is None:
+            return
+        if not session.is_first or session.is_last or session.last_id != sender:
+            self._counters.frames_foreign += 1
+            return
+        if token.position < session.next_position:
+            self._counters.frames_duplicate += 1
+            return
+        session.active_ms = now_ms
+        if token.finish_reason is not None:
+            self._counters.sessions_finished += 1
+            self._close_forward(session, token.finish_reason, out)
+            self._forget(session, out)
+            return
+        problem = None
+        if token.position > session.next_position:
+            problem = Reason(code="frame_gap", message=f"no token for {session.next_position}")
+        elif token.position >= session.position_limit:
+            problem = Reason(code="frame_position", message="a token beyond the request's slots")
+        elif token.token_id >= session.vocab_size:
+            problem = Reason(code="token_id_invalid", message="a token outside the vocabulary")
+        if problem is not None:
+            self._counters.frames_malformed += 1
+            self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)
+            return
+        self._submit(session, token.position, 1, out, token_ids=(token.token_id,), sample=True)
+
+    # Ends
+
+    def close(
+        self,
+        sender: NodeId | None,
+        request_id: RequestId,
+        epoch: int,
+        reason: FinishReason,
+        out: list[Effect],
+    ) -> None:
+        """Free a request here and further down the chain. Idempotent."""
+        session = self._node.sessions.get(request_id)
+        if session is None or session.epoch > epoch:
+            if sender is None:
+                self._remember_end(request_id, epoch)
+            return
+        if sender not in (None, session.previous_id):
+            self._counters.frames_foreign += 1
+            return
+        self._counters.sessions_finished += 1
+        self._close_forward(session, reason, out)
+        self._forget(session, out, epoch=epoch)
+
+    def broken(self, event: BrokenReceived, out: list[Effect]) -> None:
+        """The next stage gave up: so do we, and the stages before; the first tells the gateway."""
+        broken = event.broken
+        session = self._match(event.sender, broken.request_id, broken.epoch)
+        if session is None:
+            return
+        if session.next_id != event.sender:
+            self._counters.frames_foreign += 1
+            return
+        self._counters.sessions_broken += 1
+        if session.previous_id is not None:
+            out.append(Send(session.previous_id, broken))
+        else:
+            out.append(SendToGateway(broken))
+        self._forget(session, out)
+
+    def rejected(self, event: FrameRejected, out: list[Effect]) -> None:
+        """A frame that made no sense: it costs its own request, if that, and nothing else."""
+        self._counters.frames_malformed += 1
+        if event.request_id is None or event.sender is None:
+            return
+        session = self._find(event.request_id, event.epoch)
+        if session is not None and session.previous_id == event.sender:
+            self.break_session(
+                session, StatusCode.INVALID_ARGUMENT, event.reason, out, blamed=event.sender
+            )
+
+    def send_refused(
+        self, neighbour_id: NodeId, request_id: RequestId, epoch: int, out: list[Effect]
+    ) -> None:
+        """The way to a neighbour is choked: this request gives way."""
+        session = self._find(request_id, epoch)
+        if session is not None:
+            message = f"the link to {neighbour_id} has more queued than it may hold"
+            reason = Reason(code="link_overloaded", message=message)
+            self.break_session(
+                session, StatusCode.RESOURCE_EXHAUSTED, reason, out, lost=neighbour_id
+            )
+
+    def link_down(self, neighbour_id: NodeId, why: str, out: list[Effect]) -> None:
+        """Every session over a lost stream breaks; the neighbour is blamed."""
+        reason = Reason(code="hop_lost", message=f"the link to {neighbour_id} is lost: {why}")
+        for session in list(self._node.sessions.values()):
+            if session.touches(neighbour_id):
+                self.break_session(
+                    session,
+                    StatusCode.UNAVAILABLE,
+                    reason,
+                    out,
+                    blamed=neighbour_id,
+                    lost=neighbour_id,
+                )
+
+    def break_session(
+        self,
+        session: Session,
+        code: StatusCode,
+        reason: Reason,
+        out: list[Effect],
+        *,
+        blamed: NodeId | None = None,
+        lost: NodeId | None = None,
+    ) -> None:
+        """End a session here, tell the gateway and both directions of the chain.
+
+        Args:
+            blamed: who is at fault; this node where None.
+            lost: a neighbour that cannot be told.
+        """
+        self._counters.sessions_broken += 1
+        broken = Broken(
+            request_id=session.request_id,
+            epoch=session.epoch,
+            stage_index=session.open.stage_index,
+            node_id=blamed if blamed is not None else self._node.node_id,
+            code=code,
+            reason=reason,
+        )
+        out.append(SendToGateway(broken))
+        if session.previous_id not in (None, lost):
+            out.append(Send(session.previous_id, broken))
+        if session.next_id != lost and session.state is SessionState.OPEN:
+            self._close_forward(session, FinishReason.ERROR, out)
+        self._forget(session, out)
+
+    # Helpers
+
+    def _submit(
+        self,
+        session: Session,
+        position: int,
+        num_tokens: int,
+        out: list[Effect],
+        *,
+        sample: bool,
+        token_ids: Sequence[int] | None = None,
+        hidden: bytes | None = None,
+    ) -> None:
+        session.next_position = position + num_tokens
+        out.append(
+            SubmitRows(
+                session.request_id,
+                session.epoch,
+                position,
+                num_tokens,
+                dtype=session.open.wire_dtype,
+                sample=sample,
+                token_ids=token_ids,
+                hidden=hidden,
+            )
+        )
+
+    def _find(self, request_id: RequestId, epoch: int) -> Session | None:
+        session = self._node.sessions.get(request_id)
+        return session if session is not None and session.epoch == epoch else None
+
+    def _match(self, sender: NodeId, request_id: RequestId, epoch: int) -> Session | None:
+        """The session that a frame names; where there is none, the frame is counted."""
+        session = self._find(request_id, epoch)
+        if session is None:
+            if epoch <= self._node.ended.get(request_id, 0) or request_id in self._node.sessions:
+                self._counters.frames_late += 1
+            else:
+                self._counters.frames_foreign += 1
+        return session
+
+    def _close_forward(self, session: Session, reason: FinishReason, out: list[Effect]) -> None:
+        if session.next_id is not None:
+            close = Close(request_id=session.request_id, epoch=session.epoch, reason=reason)
+            out.append(Send(session.next_id, close))
+
+    def _forget(self, session: Session, out: list[Effect], *, epoch: int | None = None) -> None:
+        del self._node.sessions[session.request_id]
+        self._remember_end(session.request_id, max(session.epoch, epoch or 0))
+        out.append(ReleaseKv(session.request_id, session.epoch))
+
+    def _remember_end(self, request_id: RequestId, epoch: int) -> None:
+        ended = self._node.ended
+        ended[request_id] = max(epoch, ended.pop(request_id, 0))
+        if len(ended) > self._node.limits.epochs_remembered_max:
+            del ended[next(iter(ended))]

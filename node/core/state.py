@@ -1,0 +1,136 @@
+"""What a node knows: its own life, its sessions, its counters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from node.core.events import ModelOffered, SpanAssigned
+from node.core.machines import NodeState, SessionState
+from node.core.messages import StageOpen
+from plait.types import HeldSpan, ModelId, ModelSpec, NodeId, RequestId
+
+SWEEP_MS: Final = 500
+"""How often idle sessions, old tickets and limits are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a node's core. Times in milliseconds."""
+
+    prefill_chunk_tokens: int = 128
+    sessions_max: int = 1024
+    tickets_seen_max: int = 65_536
+    epochs_remembered_max: int = 8_192
+    session_idle_ms: int = 120_000
+    gateway_grace_ms: int = 10_000
+    drain_ms: int = 10_000
+    frame_bytes_max: int = 4 * 1024 * 1024
+    frame_overhead_bytes: int = 1_024
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. A frame is dropped for exactly one reason."""
+
+    frames_duplicate: int = 0
+    frames_late: int = 0
+    frames_foreign: int = 0
+    frames_malformed: int = 0
+    tickets_refused: int = 0
+    opens_refused: int = 0
+    sessions_opened: int = 0
+    sessions_finished: int = 0
+    sessions_broken: int = 0
+    tokens_drawn: int = 0
+
+    @property
+    def frames_dropped(self) -> int:
+        return (
+            self.frames_duplicate + self.frames_late + self.frames_foreign + self.frames_malformed
+        )
+
+
+class Session:
+    """One request on this stage. `next_position` is the first row not yet taken in."""
+
+    __slots__ = (
+        "active_ms",
+        "epoch",
+        "first_id",
+        "is_first",
+        "is_last",
+        "last_id",
+        "next_id",
+        "next_position",
+        "num_generated",
+        "open",
+        "position_limit",
+        "previous_id",
+        "prompt_token_ids",
+        "request_id",
+        "row_bytes",
+        "state",
+        "ticket_end_ms",
+        "vocab_size",
+    )
+
+    def __init__(
+        self, opened: StageOpen, spec: ModelSpec, *, now_ms: int, prompt: Sequence[int]
+    ) -> None:
+        index, stages = opened.stage_index, opened.stages
+        self.request_id = opened.request_id
+        self.epoch = opened.epoch
+        self.open = opened
+        self.state = SessionState.OPENING
+        self.is_first = index == 0
+        self.is_last = index == len(stages) - 1
+        self.previous_id: NodeId | None = None if self.is_first else stages[index - 1].node_id
+        self.next_id: NodeId | None = None if self.is_last else stages[index + 1].node_id
+        self.first_id = stages[0].node_id
+        self.last_id = stages[-1].node_id
+        self.row_bytes = spec.hidden_size * opened.wire_dtype.num_bytes
+        self.vocab_size = spec.vocab_size
+        self.position_limit = min(opened.kv_tokens, spec.context_tokens_max)
+        self.next_position = 0
+        self.num_generated = 0
+        self.prompt_token_ids = prompt
+        self.active_ms = now_ms
+        self.ticket_end_ms = now_ms + opened.valid_ms
+
+    def touches(self, node_id: NodeId) -> bool:
+        """Whether the chain cannot go on without this stage's stream to `node_id`."""
+        if node_id in (self.previous_id, self.next_id):
+            return True
+        if self.is_last and not self.is_first:
+            return node_id == self.first_id
+        return self.is_first and not self.is_last and node_id == self.last_id
+
+
+@dataclass(slots=True)
+class NodeData:
+    """The core's whole state."""
+
+    node_id: NodeId
+    incarnation: int
+    limits: Limits
+    state: NodeState = NodeState.JOINING
+    is_attached: bool = False
+    is_stopping: bool = False
+    models: dict[ModelId, ModelOffered] = field(default_factory=dict)
+    held: HeldSpan | None = None
+    assigned: SpanAssigned | None = None
+    loading_epoch: int | None = None
+    drain_end_ms: int | None = None
+    gateway_down_ms: int | None = None
+    is_gateway_up: bool = False
+    frame_bytes_max: int = 0
+    sessions: dict[RequestId, Session] = field(default_factory=dict)
+    ended: dict[RequestId, int] = field(default_factory=dict)
+    tickets_seen: dict[str, int] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    swept_ms: int = 0
+
+    def spec(self) -> ModelSpec | None:
+        """Shape of the model that is held."""
+        offer = self.models.get(self.held.model_id) if self.held is not None else None
+        return offer.spec if offer is not None else None
