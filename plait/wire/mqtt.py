@@ -3,6 +3,7 @@
 aiomqtt is imported here and must not be imported by the SDK or the command line.
 """
 
+import socket
 import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +26,8 @@ BACKOFF_MAX_S: Final = 8.0
 class BrokerAddress:
     """Where a broker is and how to speak to it.
 
-    With `uses_tls`, the broker is checked against `ca_pem`; certificate and key prove the client
-    where the broker asks. `check_host` False trusts any certificate of that CA that may serve.
+    With `uses_tls`, the broker is checked against `ca_pem` and must bear `server_name`, or `host`
+    where that is None; certificate and key prove the client where the broker asks.
     """
 
     host: str
@@ -37,13 +38,16 @@ class BrokerAddress:
     ca_pem: str | None = None
     certificate_path: Path | None = None
     key_path: Path | None = None
-    check_host: bool = True
+    server_name: str | None = None
 
     @classmethod
-    def parse(cls, url: str, *, default_host: str) -> "BrokerAddress":
+    def parse(
+        cls, url: str, *, default_host: str, default_name: str | None = None
+    ) -> "BrokerAddress":
         """Read `mqtt://[user[:password]@][host][:port]` or `mqtts://...`.
 
-        An empty host is `default_host`. Raises ConfigError.
+        An empty host is the coordinator's: `default_host`, whose certificate bears
+        `default_name`. Raises ConfigError.
         """
         try:
             parts = urlsplit(url)
@@ -61,26 +65,48 @@ class BrokerAddress:
             uses_tls=parts.scheme == "mqtts",
             username=parts.username,
             password=parts.password,
+            server_name=None if parts.hostname else default_name,
         )
 
     def with_credentials(self, username: str, password: str) -> "BrokerAddress":
         """The same broker; empty strings leave what the address says."""
-        return replace(
-            self, username=username or self.username, password=password or self.password
-        )
+        return replace(self, username=username or self.username, password=password or self.password)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """A client context, TLS 1.2 or newer; None without TLS. Raises ConfigError."""
         if not self.uses_tls:
             return None
         try:
-            context = ssl.create_default_context(cadata=self.ca_pem)
+            context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.expected_name = self.server_name
+            if self.ca_pem is None:
+                context.load_default_certs()
+            else:
+                context.load_verify_locations(cadata=self.ca_pem)
             if self.certificate_path is not None:
                 context.load_cert_chain(self.certificate_path, self.key_path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"the broker's TLS files cannot be used: {error}") from error
-        context.check_hostname = self.check_host
         return context
+
+
+class _NamedContext(ssl.SSLContext):
+    """Expects a name, not the address that was dialled: addresses change, names are signed."""
+
+    expected_name: str | None = None
+
+    def wrap_socket(  # type: ignore[override]  # the base's long list of defaults
+        self,
+        sock: socket.socket,
+        server_hostname: str | None = None,
+        do_handshake_on_connect: bool = True,
+    ) -> ssl.SSLSocket:
+        return super().wrap_socket(
+            sock,
+            server_hostname=self.expected_name or server_hostname,
+            do_handshake_on_connect=do_handshake_on_connect,
+        )
 
 
 def open_client(
