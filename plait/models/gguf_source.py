@@ -1,0 +1,127 @@
+"""A GGUF as a TensorSource: names, layouts and element types become Hugging Face's, per tensor."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from plait.errors import ModelError, WeightsError
+from plait.models.bytestore import ByteStore
+from plait.models.finite import require_finite
+from plait.models.gguf_header import GgufHeader, GgufTensor, read_header
+from plait.models.gguf_names import to_hugging_face
+from plait.models.gguf_spec import spec_from_gguf
+from plait.models.layout import check_layout
+from plait.models.manifest import content_mark, manifest_digest
+from plait.models.source import ReadProgress, TensorData
+from plait.types import Architecture, DType, ModelId, ModelSpec
+
+_STORED_AS: Final = {
+    GGMLQuantizationType.F32: DType.FLOAT32,
+    GGMLQuantizationType.F16: DType.FLOAT16,
+    GGMLQuantizationType.BF16: DType.BFLOAT16,
+}
+
+
+class GgufSource:
+    """Reads one tensor's bytes at a time. Raises ModelError or WeightsError when opened."""
+
+    def __init__(
+        self, store: ByteStore, model_id: ModelId, *, block_bytes: int = 256 * 1024
+    ) -> None:
+        self._store = store
+        self.header: GgufHeader = read_header(store, block_bytes=block_bytes)
+        self.spec: ModelSpec = spec_from_gguf(self.header, store, model_id)
+        self._tensors: dict[str, GgufTensor] = {}
+        for tensor in self.header.tensors.values():
+            name = to_hugging_face(tensor.name)
+            if name is not None:
+                self._tensors[name] = tensor
+        where = dict.fromkeys(("", *self._tensors), store.label)
+        check_layout(self.spec, {n: t.shape for n, t in self._tensors.items()}, where=where)
+        places = [(t.offset, t.num_bytes) for t in self.header.tensors.values()]
+        mark = content_mark(store, places)
+        self.digest: str = manifest_digest([("gguf", store.size_bytes, self.header.sha256, mark)])
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+    @property
+    def read_bytes(self) -> int:
+        return self._store.read_bytes
+
+    def tensor_names(self) -> frozenset[str]:
+        return frozenset(self._tensors)
+
+    def stored_bytes(self, name: str) -> int:
+        return self._tensor(name).num_bytes
+
+    def read(self, name: str) -> TensorData:
+        """One tensor; quantised ones come as float32. Raises WeightsError."""
+        tensor = self._tensor(name)
+        raw = self._store.read_at(tensor.offset, tensor.num_bytes)
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(
+            math.prod(tensor.shape[:-1]), tensor.num_bytes // math.prod(tensor.shape[:-1])
+        )
+        num_heads = self._permuted_heads(name)
+        if num_heads is not None:
+            rows = _undo_rope_permutation(rows, num_heads, tensor)
+        dtype = _STORED_AS.get(tensor.quant)
+        if dtype is None:
+            dtype, rows = DType.FLOAT32, self._dequantised(rows, tensor).view(np.uint8)
+        buffer = np.ascontiguousarray(rows).reshape(-1).data
+        require_finite(buffer, dtype, name=name, where=self._store.label)
+        return TensorData(name=name, dtype=dtype, shape=tensor.shape, buffer=buffer)
+
+    def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None:
+        """Bring these tensors to this machine, where they are elsewhere."""
+        tensors = [self._tensor(name) for name in names]
+        self._store.prefetch([(t.offset, t.num_bytes) for t in tensors], progress)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _tensor(self, name: str) -> GgufTensor:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise WeightsError(
+                f"{self._store.label} has no tensor {name}", reason="weights_incomplete"
+            )
+        return tensor
+
+    def _permuted_heads(self, name: str) -> int | None:
+        """llama.cpp stores q and k of its "llama" architecture with interleaved rotary halves."""
+        if self.spec.architecture is not Architecture.LLAMA:
+            return None
+        if ".q_proj." in name:
+            return self.spec.num_heads
+        return self.spec.num_kv_heads if ".k_proj." in name else None
+
+    def _dequantised(self, rows: NDArray[np.uint8], tensor: GgufTensor) -> NDArray[np.float32]:
+        try:
+            values: NDArray[np.float32] = dequantize(rows, tensor.quant)
+        except NotImplementedError:
+            raise ModelError(
+                f"{self._store.label}: tensor {tensor.name} has element type "
+                f"{tensor.quant.name}, which plait cannot read",
+                reason="model_unsupported",
+            ) from None
+        return values
+
+
+def _undo_rope_permutation(
+    rows: NDArray[np.uint8], num_heads: int, tensor: GgufTensor
+) -> NDArray[np.uint8]:
+    """Output rows back into Hugging Face's order: (head, pair, half) becomes (head, half, pair).
+
+    Works on the stored rows, since a row is dequantised by itself. A bias is one row of elements.
+    """
+    is_bias = len(tensor.shape) == 1
+    elements = rows.reshape(tensor.shape[0], -1) if is_bias else rows
+    by_pair = elements.reshape(num_heads, -1, 2, elements.shape[-1])
+    return np.ascontiguousarray(by_pair.swapaxes(1, 2)).reshape(rows.shape)

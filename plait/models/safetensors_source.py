@@ -1,0 +1,108 @@
+"""Safetensors files, one or many, as a TensorSource."""
+
+from collections.abc import Mapping, Sequence
+
+from plait.errors import WeightsError
+from plait.models.bytestore import ByteStore
+from plait.models.finite import require_finite
+from plait.models.layout import check_layout
+from plait.models.manifest import content_mark, manifest_digest
+from plait.models.safetensors_header import StoredTensor, float_type, read_header
+from plait.models.source import ReadProgress, TensorData
+from plait.types import ModelSpec
+
+
+class SafetensorsSource:
+    """Reads one tensor's bytes at a time. Raises WeightsError when opened.
+
+    Args:
+        stores: file name to opened file; the source closes them.
+        weight_map: tensor to file name, from an index; None for a single file.
+        config_sha256: hex; part of the digest.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        stores: Mapping[str, ByteStore],
+        *,
+        weight_map: Mapping[str, str] | None,
+        config_sha256: str,
+    ) -> None:
+        self.spec = spec
+        self._stores = stores
+        self._places: dict[str, tuple[StoredTensor, ByteStore]] = {}
+        files = [("config.json", 0, config_sha256, "")]
+        for file_name, store in stores.items():
+            header = read_header(store)
+            mark = content_mark(store, [(t.offset, t.num_bytes) for t in header.tensors.values()])
+            files.append((file_name, store.size_bytes, header.sha256, mark))
+            for tensor in header.tensors.values():
+                if weight_map is None or weight_map.get(tensor.name) == file_name:
+                    self._places[_full_name(tensor.name)] = (tensor, store)
+        self.digest: str = manifest_digest(files)
+        self._check(weight_map)
+
+    def _check(self, weight_map: Mapping[str, str] | None) -> None:
+        for name, file_name in (weight_map or {}).items():
+            if _full_name(name) not in self._places:
+                raise WeightsError(
+                    f"the index puts tensor {name} into {file_name}, which does not have it",
+                    reason="weights_disagree",
+                )
+        where = {name: store.label for name, (_, store) in self._places.items()}
+        where[""] = " and ".join(store.label for store in list(self._stores.values())[:2])
+        check_layout(self.spec, {n: t.shape for n, (t, _) in self._places.items()}, where=where)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor, _ in self._places.values())
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(store.read_bytes for store in self._stores.values())
+
+    def tensor_names(self) -> frozenset[str]:
+        return frozenset(self._places)
+
+    def stored_bytes(self, name: str) -> int:
+        return self._place(name)[0].num_bytes
+
+    def read(self, name: str) -> TensorData:
+        """One tensor, and only its bytes. Raises WeightsError."""
+        tensor, store = self._place(name)
+        dtype = float_type(tensor, store.label)
+        buffer = store.read_at(tensor.offset, tensor.num_bytes)
+        require_finite(buffer, dtype, name=name, where=store.label)
+        return TensorData(name=name, dtype=dtype, shape=tensor.shape, buffer=buffer)
+
+    def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None:
+        """Bring these tensors to this machine, where they are elsewhere."""
+        by_store: dict[str, list[tuple[int, int]]] = {}
+        for tensor, store in map(self._place, names):
+            by_store.setdefault(store.label, []).append((tensor.offset, tensor.num_bytes))
+        total = sum(size for ranges in by_store.values() for _, size in ranges)
+        done = 0
+        for store in self._stores.values():
+            ranges = by_store.get(store.label, [])
+            before = done
+            store.prefetch(ranges, lambda got, _, base=before: progress(base + got, total))  # type: ignore[misc]
+            done += sum(size for _, size in ranges)
+            progress(done, total)
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+    def _place(self, name: str) -> tuple[StoredTensor, ByteStore]:
+        place = self._places.get(name)
+        if place is None:
+            files = ", ".join(store.label for store in self._stores.values())
+            raise WeightsError(f"there is no tensor {name} in {files}", reason="weights_incomplete")
+        return place
+
+
+def _full_name(name: str) -> str:
+    """Files saved from a bare decoder leave out the "model." in front."""
+    is_bare = name.startswith(("layers.", "embed_tokens.")) or name == "norm.weight"
+    return f"model.{name}" if is_bare else name
