@@ -37,7 +37,6 @@ PROTOCOL_VERSION_MIN: Final = 1
 HEARTBEAT_MS: Final = 1_000
 HELLO_S: Final = 10.0
 WRITE_S: Final = 30.0
-FLUSH_S: Final = 2.0
 FRAMES_DROPPED_MAX: Final = 100
 PROBE_BYTES_MAX: Final = 4 << 20
 PREFILL_CHUNK_TOKENS: Final = 512
@@ -55,8 +54,7 @@ class Offer:
 
     models: tuple[tuple[ModelSpec, ModelSource], ...]
     telemetry_url: str = ""
-    telemetry_username: str = ""
-    telemetry_password: str = ""
+    telemetry_credentials: Callable[[NodeId], tuple[str, str]] | None = None
     telemetry_prefix: str = "plait"
     heartbeat_ms: int = HEARTBEAT_MS
 
@@ -67,8 +65,11 @@ def frame_bytes_max(specs: list[ModelSpec]) -> int:
     return max(FRAME_BYTES_MAX, PREFILL_CHUNK_TOKENS * widest * 4 + FRAME_SLACK_BYTES)
 
 
-def welcome_from_offer(offer: Offer) -> control_pb2.NodeCommand:
+def welcome_from_offer(offer: Offer, node_id: NodeId) -> control_pb2.NodeCommand:
     """The first command of a stream."""
+    username, password = "", ""
+    if offer.telemetry_url and offer.telemetry_credentials is not None:
+        username, password = offer.telemetry_credentials(node_id)
     return control_pb2.NodeCommand(
         welcome=control_pb2.Welcome(
             heartbeat_ms=offer.heartbeat_ms,
@@ -79,8 +80,8 @@ def welcome_from_offer(offer: Offer) -> control_pb2.NodeCommand:
                 for spec, source in offer.models
             ],
             telemetry_url=offer.telemetry_url,
-            telemetry_username=offer.telemetry_username,
-            telemetry_password=offer.telemetry_password,
+            telemetry_username=username,
+            telemetry_password=password,
             telemetry_prefix=offer.telemetry_prefix,
             frame_bytes_max=frame_bytes_max([spec for spec, _ in offer.models]),
         )
@@ -94,7 +95,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         self, inbox: Inbox, offer: Offer, renew: RenewFunction, *, hello_s: float = HELLO_S
     ) -> None:
         self._inbox = inbox
-        self._welcome = welcome_from_offer(offer)
+        self._offer = offer
         self._renew = renew
         self._hello_s = hello_s
         self._sessions = Sessions()
@@ -142,7 +143,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             await context.write(_already_connected())
             return
         try:
-            await context.write(self._welcome)
+            await context.write(welcome_from_offer(self._offer, node_id))
             self._inbox.post(event)
             log.info("node_attached", node_id=node_id, name=who.display_name)
             await self._serve(session, context)
@@ -214,8 +215,6 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         writer = asyncio.create_task(_write(session, context))
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if writer.done() and not reader.done():
-                await asyncio.wait((reader,), timeout=FLUSH_S)
         finally:
             for task in (reader, writer):
                 task.cancel()

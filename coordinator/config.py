@@ -1,0 +1,134 @@
+"""What an operator can set. Everything else is decided or measured."""
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from plait.config import home_dir
+from plait.errors import ConfigError
+
+PUBLIC_PORT: Final = 7420
+NODE_PORT: Final = 7421
+HTTP_PORT: Final = 7480
+_HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on. Port 0 lets the system choose; `flag` is what the operator typed."""
+
+    host: str
+    port: int
+    flag: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def is_any(self) -> bool:
+        return self.host in ("0.0.0.0", "::")
+
+
+def parse_listen(text: str, *, flag: str, default_port: int) -> Listen:
+    """`HOST:PORT`, `HOST`, `:PORT` or `PORT`. Raises ConfigError naming `flag`."""
+    host, port_text = text, ""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port_text = rest.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port_text = text.partition(":")
+    elif text.isdecimal():
+        host, port_text = "", text
+    port = default_port
+    if port_text:
+        if not port_text.isdecimal() or int(port_text) > 65_535:
+            raise ConfigError(f"{flag} {text}: {port_text!r} is not a port (0 to 65535)")
+        port = int(port_text)
+    host = host or "0.0.0.0"
+    check_host(host, flag=flag)
+    return Listen(host, port, flag)
+
+
+def check_host(host: str, *, flag: str) -> None:
+    """Raises ConfigError unless `host` is an IP address or a host name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST_NAME.match(host):
+            raise ConfigError(f"{flag}: {host!r} is neither a host name nor an address") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """One coordinator. Times in the unit of their name.
+
+    `advertised_hosts` are names and addresses under which clients and nodes reach this machine:
+    they stand in its certificate, and the first one in what it prints. `mqtt_url` None starts the
+    embedded broker. Planning begins once `nodes_min` nodes are profiled, or `plan_wait_ms` after
+    the first one.
+    """
+
+    models: tuple[str, ...]
+    public: Listen = Listen("0.0.0.0", PUBLIC_PORT, "--listen")
+    node: Listen = Listen("0.0.0.0", NODE_PORT, "--node-listen")
+    http: Listen = Listen("0.0.0.0", HTTP_PORT, "--http-listen")
+    advertised_hosts: tuple[str, ...] = ()
+    state_dir: Path = field(default_factory=lambda: home_dir() / "coordinator")
+    database_url: str | None = None
+    mqtt_url: str | None = None
+    is_mqtt_enabled: bool = True
+    nodes_min: int = 1
+    plan_wait_ms: int = 3_000
+    kv_tokens_min: int = 2_048
+    wire_dtype: str = "float32"
+    max_tokens_default: int = 256
+    queue_max: int = 256
+    requests_max: int = 256
+    streams_max: int = 4_096
+    request_wait_ms: int = 30_000
+    is_profile_written: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError("no model: name one with --model, e.g. smollm2-135m-instruct")
+        if len(set(self.models)) != len(self.models):
+            raise ConfigError("--model names one model twice")
+        for host in self.advertised_hosts:
+            check_host(host, flag="--advertise")
+        for name, value in (
+            ("--min-nodes", self.nodes_min),
+            ("--kv-tokens", self.kv_tokens_min),
+            ("--max-tokens", self.max_tokens_default),
+            ("--queue-max", self.queue_max),
+        ):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        taken: dict[tuple[str, int], str] = {}
+        for listen in (self.public, self.node, self.http):
+            if listen.port == 0:
+                continue
+            other = taken.setdefault((listen.host, listen.port), listen.flag)
+            if other != listen.flag:
+                raise ConfigError(f"{other} and {listen.flag} both ask for {listen}")
+
+    @property
+    def database(self) -> str:
+        """The store's SQLAlchemy URL."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.state_dir / 'plait.db'}"
+
+    @property
+    def first_host(self) -> str:
+        """The host that join lines and URLs name."""
+        if self.advertised_hosts:
+            return self.advertised_hosts[0]
+        return "127.0.0.1" if self.public.is_any else self.public.host

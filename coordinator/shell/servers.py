@@ -1,0 +1,138 @@
+"""The coordinator's listening sockets: two gRPC servers and one HTTP server, with honest errors."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+import grpc
+import uvicorn
+from grpc import aio
+from starlette.types import ASGIApp
+
+from plait.errors import ConfigError
+from plait.log import get
+from plait.wire.channel import FRAME_BYTES_MAX, server_options
+
+STOP_S: Final = 3.0
+START_S: Final = 20.0
+log = get("servers")
+
+
+def check_free(host: str, port: int, *, flag: str) -> None:
+    """Raises ConfigError when `port` is taken or not ours to take; 0 is always free.
+
+    gRPC's own error names neither the cause nor what helps, so the port is tried first.
+    """
+    if port == 0:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise _bind_error(host, port, flag, error) from error
+
+
+def _bind_error(host: str, port: int, flag: str, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        cause = "is in use by another program"
+    elif error.errno == errno.EACCES:
+        cause = "may not be opened by this user"
+    else:
+        cause = f"cannot be opened ({error.strerror})"
+    return ConfigError(
+        f"port {port} on {host} {cause}: choose another with {flag} HOST:PORT (0: any free port)",
+        reason="port_in_use" if error.errno == errno.EADDRINUSE else None,
+    )
+
+
+@contextlib.asynccontextmanager
+async def grpc_server(
+    *,
+    host: str,
+    port: int,
+    flag: str,
+    credentials: grpc.ServerCredentials,
+    add_services: Callable[[aio.Server], None],
+    calls_max: int,
+    message_bytes_max: int = FRAME_BYTES_MAX,
+) -> AsyncIterator[int]:
+    """A running server; gives the real port. At most `calls_max` calls at once, more are refused
+    with RESOURCE_EXHAUSTED. Raises ConfigError for a port that cannot be had.
+    """
+    check_free(host, port, flag=flag)
+    server = aio.server(
+        options=server_options(message_bytes_max), maximum_concurrent_rpcs=calls_max
+    )
+    add_services(server)
+    literal = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_secure_port(f"{literal}:{port}", credentials)
+    except RuntimeError as error:
+        message = f"port {port} on {host} cannot be opened ({error}): choose another with {flag}"
+        raise ConfigError(message) from error
+    await server.start()
+    try:
+        yield bound
+    finally:
+        await server.stop(STOP_S)
+
+
+def bind(host: str, port: int, *, flag: str) -> socket.socket:
+    """A bound TCP socket. Raises ConfigError as `check_free` does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise _bind_error(host, port, flag, error) from error
+    return bound
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers (the coordinator's main owns them), and with news."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
+@contextlib.asynccontextmanager
+async def http_server(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None]:
+    """`app` served on a bound socket until the block ends. Raises ConfigError: it did not start."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(STOP_S),
+        limit_concurrency=1_024,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]), name="http")
+    up = asyncio.create_task(server.is_up.wait())
+    try:
+        await asyncio.wait((task, up), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not server.is_up.is_set() or server.should_exit:
+            raise ConfigError("the HTTP door did not start; the log above says why")
+        yield
+    finally:
+        up.cancel()
+        server.should_exit = True
+        await asyncio.wait((task,), timeout=STOP_S + 2)
+        task.cancel()
+        bound.close()

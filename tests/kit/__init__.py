@@ -1,0 +1,1 @@
+"""Test kit: waiting on conditions, and whole networks as real processes."""
