@@ -47,6 +47,12 @@ class NodeIdentity:
     def __repr__(self) -> str:
         return f"NodeIdentity({self.node_id})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeIdentity) and other.public_bytes == self.public_bytes
+
+    def __hash__(self) -> int:
+        return hash(self.public_bytes)
+
     def sign(self, message: bytes) -> bytes:
         """64 bytes, Ed25519."""
         return self._key.sign(message)

@@ -1,0 +1,144 @@
+"""Joining a network: a token buys a certificate, once. And renewing it before it ends."""
+
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc import aio
+
+from node.agent.identity import (
+    CertificateRequest,
+    NodeCredentials,
+    check_credentials,
+    load_identity,
+    with_certificate,
+)
+from plait import log
+from plait.crypto.certificates import COORDINATOR_NAME, TlsPair
+from plait.crypto.identity import enrol_message, renew_message
+from plait.crypto.tokens import JoinToken
+from plait.errors import AuthenticationError, ConfigError, UnavailableError
+from plait.wire.channel import secure_channel
+from plait.wire.reach import Address, check_reachable
+from plait.wire.status import error_from_rpc
+from plait.wire.v1 import control_pb2, control_pb2_grpc
+
+CALL_S: Final = 15.0
+_log = log.get("enrol")
+
+
+async def enrol(
+    coordinator_address: str, token: str, home: Path, display_name: str
+) -> NodeCredentials:
+    """Trade the token for a certificate and save it under `home` (see `identity.node_home`).
+
+    An identity that is there already is kept, so a node that joins again keeps its name.
+
+    Args:
+        coordinator_address: HOST or HOST:PORT of the public door; empty: the token's own.
+        token: the word that `plait token create` printed.
+
+    Raises:
+        ConfigError: token_malformed, token_truncated, token_version, bad_address, clock_skew.
+        UnavailableError: dns_failed, connection_refused, unreachable, not_tls, not_coordinator.
+        DeadlineError: connect_timeout, deadline_exceeded.
+        AuthenticationError: wrong_ca, wrong_name; token_unknown, token_used, token_expired,
+            token_revoked, node_banned; bad_certificate.
+    """
+    invitation = JoinToken.parse(token)
+    if not coordinator_address and not invitation.address:
+        raise ConfigError(
+            "the token names no coordinator: give its address, HOST:PORT", reason="bad_address"
+        )
+    address = Address.parse(coordinator_address or invitation.address)
+    identity = load_identity(home)
+    request = CertificateRequest.make(identity.node_id)
+    await check_reachable(address, ca_pem=invitation.ca_pem, target_name=COORDINATOR_NAME)
+    response = await _call_enrol(
+        address,
+        invitation.ca_pem,
+        control_pb2.EnrolRequest(
+            token_secret=invitation.secret,
+            token_id=invitation.token_id,
+            identity_key=identity.public_bytes,
+            csr_der=request.csr_der,
+            identity_signature=identity.sign(enrol_message(invitation.token_id, request.csr_der)),
+            display_name=display_name,
+        ),
+    )
+    credentials = NodeCredentials(
+        home=home,
+        identity=identity,
+        display_name=display_name,
+        network_id=invitation.network_id,
+        tls=TlsPair(certificate_pem=response.certificate_chain_pem, key_pem=request.key_pem),
+        ca_pem=invitation.ca_pem,
+        ticket_key=response.ticket_key,
+        coordinator_address=str(address),
+        node_address=_node_address(response.node_address, address),
+    )
+    _check_answer(response, credentials)
+    credentials.save()
+    _log.info("enrolled", node_id=identity.node_id, network_id=credentials.network_id)
+    return credentials
+
+
+async def renew(credentials: NodeCredentials, channel: aio.Channel) -> NodeCredentials:
+    """A fresh certificate over the node's own mTLS channel; checked and saved.
+
+    New channels and servers must be built from what comes back; open streams go on.
+    Raises AuthenticationError (node_banned, node_unknown, bad_certificate) and ServiceError.
+    """
+    request = CertificateRequest.make(credentials.node_id)
+    stub = control_pb2_grpc.ControlServiceStub(channel)
+    try:
+        response = await stub.Renew(
+            control_pb2.RenewRequest(
+                csr_der=request.csr_der,
+                identity_signature=credentials.identity.sign(renew_message(request.csr_der)),
+            ),
+            timeout=CALL_S,
+        )
+    except aio.AioRpcError as error:
+        raise error_from_rpc(error) from None
+    renewed = with_certificate(credentials, request, response.certificate_chain_pem)
+    _log.info("certificate_renewed", node_id=credentials.node_id)
+    return renewed
+
+
+async def _call_enrol(
+    address: Address, ca_pem: bytes, request: control_pb2.EnrolRequest
+) -> control_pb2.EnrolResponse:
+    channel = secure_channel(str(address), ca_pem=ca_pem, target_name=COORDINATOR_NAME)
+    try:
+        stub = control_pb2_grpc.EnrolmentServiceStub(channel)
+        return await stub.Enrol(request, timeout=CALL_S)
+    except aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise UnavailableError(
+                f"{address} does not let nodes in: give the coordinator's public port",
+                reason="not_coordinator",
+            ) from None
+        raise error_from_rpc(error) from None
+    finally:
+        await channel.close()
+
+
+def _check_answer(response: control_pb2.EnrolResponse, credentials: NodeCredentials) -> None:
+    try:
+        check_credentials(credentials)
+    except ConfigError as error:
+        raise AuthenticationError(
+            f"the coordinator sent unfit papers: {error.message}", reason="bad_certificate"
+        ) from None
+    if response.node_id != credentials.node_id or response.network_id != credentials.network_id:
+        raise AuthenticationError(
+            "the coordinator answered for another node or network", reason="bad_certificate"
+        )
+
+
+def _node_address(given: str, dialled: Address) -> str:
+    """The node port's address; an empty host means the one that was dialled."""
+    if given.startswith(":"):
+        return str(Address.parse(str(Address(dialled.host, 1)).removesuffix("1") + given[1:]))
+    return str(Address.parse(given))
