@@ -21,7 +21,8 @@ class AllocationProblem:
 
     `kv_tokens_min` KV slots must fit beside the weights on every node that is used.
     `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured.
-    `held` is what nodes hold now: a plan close to it moves fewer bytes.
+    `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
+    that must keep what `held` says, because requests run on them.
     """
 
     models: tuple[ModelSpec, ...]
@@ -31,6 +32,7 @@ class AllocationProblem:
     rtt_ms: tuple[tuple[tuple[NodeId, NodeId], float], ...] = ()
     held: tuple[Placement, ...] = ()
     time_limit_s: float = 10.0
+    fixed: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""Phase 1's front door: who holds which layers."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from plait.clock import Clock, SystemClock
+from plait.errors import UnavailableError
+from plait.types import NodeId
+from scheduler.allocation.bound import rate_bound
+from scheduler.allocation.chain import ChainPlanner
+from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
+from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
+
+GAIN_MIN: Final = 1.1
+"""A plan that moves nodes must be worth this much more than one that moves none."""
+
+
+def allocate_greedy(
+    problem: AllocationProblem, *, warnings: tuple[str, ...] = (), clock: Clock | None = None
+) -> Allocation:
+    """A plan without a solver, in milliseconds.
+
+    Raises UnavailableError(reason="not_enough_memory").
+    """
+    started_ms = clock.monotonic_ms() if clock is not None else 0
+    planners = _planners(problem)
+    draft = _stable_draft(problem, planners, greedy_chooser)
+    ended_ms = clock.monotonic_ms() if clock is not None else 0
+    return _finish(
+        draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms
+    )
+
+
+def allocate(problem: AllocationProblem, *, clock: Clock | None = None) -> Allocation:
+    """The best plan found within `problem.time_limit_s`; see docs/scheduling.md.
+
+    Raises UnavailableError(reason="not_enough_memory") where no model fits: the message names
+    layers, GiB and what helps.
+    """
+    return allocate_greedy(problem, clock=clock if clock is not None else SystemClock())
+
+
+def _planners(problem: AllocationProblem) -> tuple[ChainPlanner, ...]:
+    if not problem.models:
+        raise UnavailableError("no model to plan for", reason="not_enough_memory")
+    return tuple(ChainPlanner(problem, spec) for spec in problem.models)
+
+
+def _stable_draft(
+    problem: AllocationProblem, planners: tuple[ChainPlanner, ...], choose: ChainChooser
+) -> Draft:
+    """The plan that moves nothing held, unless one that moves nodes is worth clearly more."""
+    held = _usable_held(problem, planners)
+    fixed = {n: p for n, p in held.items() if n in problem.fixed}
+    if len(held) == len(fixed):
+        return draft_plan(planners, fixed, choose)
+    try:
+        kept = draft_plan(planners, held, choose)
+    except UnavailableError:
+        return draft_plan(planners, fixed, choose)
+    try:
+        fresh = draft_plan(planners, fixed, choose)
+    except UnavailableError:
+        return kept
+    return fresh if fresh.score > kept.score * GAIN_MIN else kept
+
+
+def _usable_held(
+    problem: AllocationProblem, planners: tuple[ChainPlanner, ...]
+) -> Mapping[NodeId, Placement]:
+    layers = {p.spec.model_id: p.spec.num_layers for p in planners}
+    known = {p.node_id for p in problem.nodes}
+    return {
+        p.node_id: p
+        for p in problem.held
+        if p.node_id in known and p.span.end <= layers.get(p.model_id, 0)
+    }
+
+
+def _finish(
+    draft: Draft, solver: str, status: str, *, warnings: tuple[str, ...], solve_ms: int
+) -> Allocation:
+    placed = {n for spans in draft.spans.values() for n in spans}
+    idle = sorted(n for n in draft.planners[0].profiles if n not in placed)
+    if idle:
+        warnings = (*warnings, f"standing by, no span fits: {', '.join(idle)}")
+    unserved = [m for m, spans in draft.spans.items() if not spans]
+    if unserved:
+        warnings = (*warnings, f"not enough memory left for: {', '.join(unserved)}")
+    return Allocation(
+        placements=draft.placements(),
+        pipelines=tuple(chain for _, chain in draft.chains),
+        objective_tokens_per_s=draft.rate,
+        bound_tokens_per_s=max(draft.rate, rate_bound(draft.planners)),
+        solver=solver,
+        status=status,
+        solve_ms=solve_ms,
+        warnings=warnings,
+    )
+

@@ -1,0 +1,249 @@
+"""One chain over given nodes: its order round the ring, and how many layers each stage takes."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from plait.types import LayerSpan, ModelSpec, NodeId, NodeProfile
+from scheduler.allocation.problem import AllocationProblem
+from scheduler.cost import (
+    CONTEXT_TOKENS,
+    ChainRate,
+    Links,
+    StageCost,
+    StageFigures,
+    chain_rate,
+    kv_tokens_room,
+    layers_max,
+    stage_cost,
+)
+
+LATENCY_SCALE_MS: Final = 2000.0
+"""A token time of a single sequence that halves a chain's worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A planned chain over `target` layers of one model, stages in order."""
+
+    stages: tuple[tuple[NodeId, LayerSpan], ...]
+    rate: ChainRate
+
+    @property
+    def score(self) -> float:
+        """Tokens/s, discounted by what a single user waits for each token."""
+        return self.rate.tokens_per_s / (1.0 + self.rate.token_ms_single / LATENCY_SCALE_MS)
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        return tuple(node_id for node_id, _ in self.stages)
+
+
+class ChainPlanner:
+    """Plans chains of one model over the nodes of one problem. Pure but for its caches."""
+
+    def __init__(self, problem: AllocationProblem, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.kv_tokens_min = max(1, min(problem.kv_tokens_min, spec.context_tokens_max))
+        self.sequence_tokens = min(CONTEXT_TOKENS, self.kv_tokens_min)
+        self.profiles: dict[NodeId, NodeProfile] = {p.node_id: p for p in problem.nodes}
+        self.costs: dict[NodeId, StageCost] = {
+            p.node_id: stage_cost(p, spec) for p in problem.nodes
+        }
+        self.links = Links(problem.nodes, problem.rtt_ms)
+        self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
+
+    def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:
+        """Layers that fit on the node in that role with at least the problem's KV."""
+        return layers_max(
+            self.profiles[node_id],
+            self.spec,
+            max(kv_tokens, self.kv_tokens_min),
+            is_first=is_first,
+            is_last=is_last,
+        )
+
+    def best(
+        self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool = False
+    ) -> Chain | None:
+        """The best chain that uses all of `node_ids` on `target`, or None where it cannot fit."""
+        if not node_ids or len(node_ids) > len(target):
+            return None
+        best: Chain | None = None
+        for order in self._orders(node_ids, target, is_thorough=is_thorough):
+            for counts in self._splits(order, target):
+                chain = self._evaluate(order, counts, target)
+                if best is None or _rank(chain) > _rank(best):
+                    best = chain
+        return best
+
+    def evaluate(
+        self,
+        stages: Sequence[tuple[NodeId, LayerSpan]],
+        *,
+        held: Mapping[NodeId, LayerSpan] | None = None,
+    ) -> ChainRate:
+        """The rate of given stages. `held` says what nodes hold where stages run parts of it:
+        KV slots are those of the whole held span."""
+        order = [node_id for node_id, _ in stages]
+        figures = [
+            StageFigures(
+                self._base_ms(node_id, len(span), span),
+                self.costs[node_id].layer_ms_per_extra * len(span),
+                self._kv_tokens(node_id, span if held is None else held[node_id]),
+            )
+            for node_id, span in stages
+        ]
+        links = self.links
+        pairs = list(zip(order, order[1:], strict=False))
+        hops_ms = sum(links.hop_ms(a, b, self.hop_bytes) for a, b in pairs)
+        if len(order) > 1:
+            hops_ms += links.back_ms(order[-1], order[0])
+        slot_ms = max((1e3 * self.hop_bytes / links.bytes_per_s(a, b) for a, b in pairs), default=0)
+        return chain_rate(
+            figures, hops_ms=hops_ms, slot_ms=slot_ms, sequence_tokens=self.sequence_tokens
+        )
+
+    def _evaluate(
+        self, order: Sequence[NodeId], counts: Sequence[int], target: LayerSpan
+    ) -> Chain:
+        stages: list[tuple[NodeId, LayerSpan]] = []
+        at = target.start
+        for node_id, count in zip(order, counts, strict=True):
+            stages.append((node_id, LayerSpan(at, at + count)))
+            at += count
+        return Chain(tuple(stages), self.evaluate(stages))
+
+    def _kv_tokens(self, node_id: NodeId, span: LayerSpan) -> int:
+        return max(0, kv_tokens_room(self.profiles[node_id], self.spec, span))
+
+    def _base_ms(self, node_id: NodeId, num_layers: int, span: LayerSpan) -> float:
+        return self.costs[node_id].decode_ms(
+            num_layers, 1, is_first=span.start == 0, is_last=span.end == self.spec.num_layers
+        )
+
+    # --- order ------------------------------------------------------------------------------------
+
+    def _orders(
+        self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool
+    ) -> list[list[NodeId]]:
+        """Rotations of the shortest ring: a ring costs the same wherever it begins, so roles
+        decide where (room for embedding and head, the head on a fast node)."""
+        ring = self._ring(sorted(node_ids))
+        rotations = [ring[i:] + ring[:i] for i in range(len(ring))]
+        if len(ring) > 2:
+            backward = ring[::-1]
+            rotations += [backward[i:] + backward[:i] for i in range(len(ring))]
+        scored = []
+        for index, order in enumerate(rotations):
+            room = sum(self._caps(order, target))
+            if room >= len(target) and min(self._caps(order, target)) >= 1:
+                scored.append((self.costs[order[-1]].head_ms, -room, index))
+        scored.sort()
+        if is_thorough or len(scored) <= 2:
+            return [rotations[index] for _, _, index in scored]
+        roomiest = min(scored, key=lambda s: (s[1], s[0], s[2]))
+        picked = {scored[0][2]: None, roomiest[2]: None}
+        return [rotations[index] for index in picked]
+
+    def _ring(self, node_ids: list[NodeId]) -> list[NodeId]:
+        """Nearest neighbour, then 2-opt (Croes, 1958) on the round trips."""
+        ring, rest = [node_ids[0]], node_ids[1:]
+        while rest:
+            nearest = min(rest, key=lambda n: (self.links.rtt_ms(ring[-1], n), n))
+            rest.remove(nearest)
+            ring.append(nearest)
+        is_better = len(ring) > 3
+        while is_better:
+            is_better = False
+            for i in range(len(ring) - 1):
+                for j in range(i + 2, len(ring)):
+                    if self._gain(ring, i, j) > 1e-6:
+                        ring[i + 1 : j + 1] = ring[i + 1 : j + 1][::-1]
+                        is_better = True
+        return ring
+
+    def _gain(self, ring: list[NodeId], i: int, j: int) -> float:
+        a, b, c, d = ring[i], ring[i + 1], ring[j], ring[(j + 1) % len(ring)]
+        rtt = self.links.rtt_ms
+        return rtt(a, b) + rtt(c, d) - rtt(a, c) - rtt(b, d)
+
+    # --- split ------------------------------------------------------------------------------------
+
+    def _caps(self, order: Sequence[NodeId], target: LayerSpan, kv_tokens: int = 0) -> list[int]:
+        last = len(order) - 1
+        return [
+            self.cap(
+                node_id,
+                is_first=i == 0 and target.start == 0,
+                is_last=i == last and target.end == self.spec.num_layers,
+                kv_tokens=kv_tokens,
+            )
+            for i, node_id in enumerate(order)
+        ]
+
+    def _splits(self, order: Sequence[NodeId], target: LayerSpan) -> list[tuple[int, ...]]:
+        """Splits worth a look: for few, some and as many sequences as the KV can carry, layers
+        dealt to the stage that ends up quickest, and to the fastest per layer first."""
+        most = 1
+        while most < 4096 and self._has_room(order, target, 2 * most):
+            most *= 2
+        splits: dict[tuple[int, ...], None] = {}
+        for num_sequences in dict.fromkeys((1, max(1, int(most**0.5)), most)):
+            caps = self._caps(order, target, num_sequences * self.sequence_tokens)
+            if min(caps) < 1 or sum(caps) < len(target):
+                continue
+            splits[self._balanced(order, caps, target)] = None
+            splits[self._fastest_first(order, caps, target)] = None
+        return list(splits)
+
+    def _has_room(self, order: Sequence[NodeId], target: LayerSpan, num_sequences: int) -> bool:
+        caps = self._caps(order, target, num_sequences * self.sequence_tokens)
+        return min(caps) >= 1 and sum(caps) >= len(target)
+
+    def _balanced(
+        self, order: Sequence[NodeId], caps: Sequence[int], target: LayerSpan
+    ) -> tuple[int, ...]:
+        """Least bottleneck: each layer goes to the stage that is quickest with it."""
+        counts = [1] * len(order)
+        last = len(order) - 1
+        fixed = [
+            self.costs[n].overhead_ms
+            + (self.costs[n].embed_ms if i == 0 and target.start == 0 else 0.0)
+            + (
+                self.costs[n].head_ms
+                if i == last and target.end == self.spec.num_layers
+                else 0.0
+            )
+            for i, n in enumerate(order)
+        ]
+        layer = [self.costs[n].layer_ms for n in order]
+        heap = [(fixed[i] + 2 * layer[i], i) for i in range(len(order)) if caps[i] > 1]
+        heapq.heapify(heap)
+        for _ in range(len(target) - len(order)):
+            _, i = heapq.heappop(heap)
+            counts[i] += 1
+            if counts[i] < caps[i]:
+                heapq.heappush(heap, (fixed[i] + (counts[i] + 1) * layer[i], i))
+        return tuple(counts)
+
+    def _fastest_first(
+        self, order: Sequence[NodeId], caps: Sequence[int], target: LayerSpan
+    ) -> tuple[int, ...]:
+        """Least sum of stage times: what a single sequence waits for."""
+        counts = [1] * len(order)
+        left = len(target) - len(order)
+        for i in sorted(range(len(order)), key=lambda i: (self.costs[order[i]].layer_ms, i)):
+            taken = min(left, caps[i] - 1)
+            counts[i] += taken
+            left -= taken
+        return tuple(counts)
+
+
+def _rank(chain: Chain) -> tuple[float, float]:
+    """Score to three digits, then the lower bottleneck."""
+    score = chain.score
+    return (float(f"{score:.3g}"), -chain.rate.bottleneck_ms)
+
+

@@ -1,0 +1,272 @@
+"""The one cost model: what a stage, a hop and a chain cost. Milliseconds, bytes and tokens.
+
+Measured timings where a node has them, a roofline from its bandwidth and matmul rate where it has
+not. Figures come from strangers: what is not finite or not positive is replaced, never trusted.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from plait.types import DType, LayerSpan, ModelSpec, NodeId, NodeProfile
+
+BATCH_MAX: Final = 32
+"""Sequences that a stage is assumed to run in one step at most."""
+CONTEXT_TOKENS: Final = 1024
+"""Length of the sequence that plans reckon with."""
+PREFILL_CHUNK_TOKENS: Final = 512
+ROOFLINE_COMPUTE: Final = 0.5
+ROOFLINE_MEMORY: Final = 0.7
+ROOFLINE_OVERHEAD_MS: Final = 1.0
+FLOPS_PER_S_MIN: Final = 1e8
+BYTES_PER_S_MIN: Final = 1e5
+MS_MIN: Final = 1e-4
+RTT_MS_MAX: Final = 10_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """Linear times of one model on one node. A step of a batch of b over k layers takes
+    `overhead + k * (layer + (b - 1) * layer_per_extra)`, and the head on the last stage."""
+
+    overhead_ms: float
+    layer_ms: float
+    layer_ms_per_extra: float
+    prefill_layer_ms_per_token: float
+    head_ms: float
+    embed_ms: float
+    is_measured: bool
+
+    def decode_ms(
+        self, num_layers: int, batch: float, *, is_first: bool = False, is_last: bool = False
+    ) -> float:
+        """One decode step of `batch` sequences."""
+        total = self.overhead_ms
+        total += num_layers * (self.layer_ms + max(0.0, batch - 1.0) * self.layer_ms_per_extra)
+        if is_first:
+            total += self.embed_ms
+        return total + self.head_ms if is_last else total
+
+    def prefill_ms(self, num_layers: int, tokens: int, *, is_last: bool = False) -> float:
+        """A prompt of `tokens`, in chunks."""
+        chunks = max(1, math.ceil(tokens / PREFILL_CHUNK_TOKENS))
+        total = chunks * self.overhead_ms + num_layers * tokens * self.prefill_layer_ms_per_token
+        return total + self.head_ms if is_last else total
+
+
+def stage_cost(profile: NodeProfile, spec: ModelSpec) -> StageCost:
+    """Times of `spec` on this node: measured, or a roofline where nothing sane was measured."""
+    timing = profile.timing(spec.model_id)
+    if timing is not None:
+        figures = (
+            timing.decode_layer_ms,
+            timing.decode_layer_ms_per_extra,
+            timing.prefill_layer_ms_per_token,
+            timing.head_ms,
+            timing.embed_ms,
+            timing.step_overhead_ms,
+        )
+        is_sane = all(math.isfinite(f) and f >= 0.0 for f in figures)
+        if is_sane and timing.decode_layer_ms > 0.0:
+            return StageCost(
+                overhead_ms=timing.step_overhead_ms,
+                layer_ms=max(MS_MIN, timing.decode_layer_ms),
+                layer_ms_per_extra=min(timing.decode_layer_ms_per_extra, timing.decode_layer_ms),
+                prefill_layer_ms_per_token=max(MS_MIN / 100, timing.prefill_layer_ms_per_token),
+                head_ms=timing.head_ms,
+                embed_ms=timing.embed_ms,
+                is_measured=True,
+            )
+    return _roofline(profile, spec)
+
+
+def _roofline(profile: NodeProfile, spec: ModelSpec) -> StageCost:
+    """Roofline model (Williams et al., 2009): the slower of compute and memory traffic."""
+    flops_per_ms = ROOFLINE_COMPUTE * sane(profile.flops_per_s, FLOPS_PER_S_MIN) / 1e3
+    bytes_per_ms = ROOFLINE_MEMORY * sane(profile.memory_bytes_per_s, BYTES_PER_S_MIN) / 1e3
+    num_bytes = profile.compute_dtype.num_bytes
+    flops_ms = spec.layer_flops_per_token() / flops_per_ms
+    weights_ms = spec.layer_params * num_bytes / bytes_per_ms
+    kv_bytes = spec.kv_bytes_per_token(1, profile.compute_dtype) * CONTEXT_TOKENS / 2
+    layer_ms = max(MS_MIN, flops_ms, weights_ms)
+    head_flops_ms = 2 * spec.embedding_params / flops_per_ms
+    return StageCost(
+        overhead_ms=ROOFLINE_OVERHEAD_MS,
+        layer_ms=layer_ms,
+        layer_ms_per_extra=min(layer_ms, flops_ms + kv_bytes / bytes_per_ms),
+        prefill_layer_ms_per_token=max(MS_MIN / 100, flops_ms),
+        head_ms=max(head_flops_ms, spec.embedding_params * num_bytes / bytes_per_ms),
+        embed_ms=0.0,
+        is_measured=False,
+    )
+
+
+def sane(figure: float, least: float) -> float:
+    """`figure`, or `least` where it is not finite or below it."""
+    return figure if math.isfinite(figure) and figure > least else least
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def buffer_bytes(spec: ModelSpec, dtype: DType, *, is_last: bool) -> int:
+    """Activations of one prefill chunk in flight; on the last stage also a batch of logits."""
+    widths = 4 * spec.hidden_size + 3 * spec.intermediate_size
+    total = PREFILL_CHUNK_TOKENS * widths * dtype.num_bytes
+    return total + 4 * BATCH_MAX * spec.vocab_size if is_last else total
+
+
+def kv_tokens_room(profile: NodeProfile, spec: ModelSpec, span: LayerSpan) -> int:
+    """KV slots that fit beside the weights and buffers of `span`; negative where they do not."""
+    dtype = profile.compute_dtype
+    free = profile.memory_bytes - spec.weight_bytes(span, dtype)
+    free -= buffer_bytes(spec, dtype, is_last=span.end == spec.num_layers)
+    return free // spec.kv_bytes_per_token(len(span), dtype)
+
+
+def need_bytes(profile: NodeProfile, spec: ModelSpec, span: LayerSpan, kv_tokens: int) -> int:
+    """Weights, `kv_tokens` slots and buffers of `span` on this node."""
+    dtype = profile.compute_dtype
+    total = spec.weight_bytes(span, dtype) + kv_tokens * spec.kv_bytes_per_token(len(span), dtype)
+    return total + buffer_bytes(spec, dtype, is_last=span.end == spec.num_layers)
+
+
+def role_bytes(spec: ModelSpec, dtype: DType, *, is_first: bool, is_last: bool) -> int:
+    """What a stage holds whatever its layers are: embedding, norm, LM head, buffers."""
+    buffers = buffer_bytes(spec, dtype, is_last=is_last)
+    if is_first and is_last:
+        layers = spec.num_layers * spec.layer_params * dtype.num_bytes
+        return spec.weight_bytes(spec.whole, dtype) - layers + buffers
+    params = spec.embedding_params if is_first or is_last else 0
+    if is_last:
+        params += spec.hidden_size
+    return params * dtype.num_bytes + buffers
+
+
+def layers_max(
+    profile: NodeProfile, spec: ModelSpec, kv_tokens: int, *, is_first: bool, is_last: bool
+) -> int:
+    """The most layers that fit in that role with `kv_tokens` slots; 0 where none does."""
+    dtype = profile.compute_dtype
+    free = profile.memory_bytes - role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
+    layer_bytes = spec.layer_params * dtype.num_bytes
+    layer_bytes += kv_tokens * spec.kv_bytes_per_token(1, dtype)
+    return max(0, min(spec.num_layers, free // layer_bytes))
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+class Links:
+    """Round trips and bandwidths between nodes: measured where known, else through the
+    coordinator's round trips (an upper estimate by the triangle inequality)."""
+
+    def __init__(
+        self,
+        profiles: Iterable[NodeProfile],
+        rtt_ms: Iterable[tuple[tuple[NodeId, NodeId], float]] = (),
+    ) -> None:
+        self._profiles = {p.node_id: p for p in profiles}
+        self._rtt_ms: dict[tuple[NodeId, NodeId], float] = {}
+        for (a, b), value in rtt_ms:
+            if math.isfinite(value) and value >= 0.0:
+                self._rtt_ms[a, b] = value
+
+    def rtt_ms(self, a: NodeId, b: NodeId) -> float:
+        """Round trip between two nodes; 0 from a node to itself."""
+        if a == b:
+            return 0.0
+        measured = self._rtt_ms.get((a, b), self._rtt_ms.get((b, a)))
+        if measured is not None:
+            return measured
+        total = 0.0
+        for node_id in (a, b):
+            own = self._profiles[node_id].coordinator_rtt_ms
+            total += own if math.isfinite(own) and own >= 0.0 else RTT_MS_MAX
+        return total
+
+    def bytes_per_s(self, a: NodeId, b: NodeId) -> float:
+        """The narrower of a's uplink and b's downlink."""
+        up, down = self._profiles[a].up_bytes_per_s, self._profiles[b].down_bytes_per_s
+        return min(sane(up, BYTES_PER_S_MIN), sane(down, BYTES_PER_S_MIN))
+
+    def hop_ms(self, a: NodeId, b: NodeId, num_bytes: float) -> float:
+        """Half a round trip and the transfer."""
+        if a == b:
+            return 0.0
+        return self.rtt_ms(a, b) / 2 + 1e3 * num_bytes / self.bytes_per_s(a, b)
+
+    def back_ms(self, last: NodeId, first: NodeId) -> float:
+        """The way of a token from the last stage to the first."""
+        return self.rtt_ms(last, first) / 2
+
+
+# --- chains -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRate:
+    """A chain in closed loop: tokens/s of all sequences, ms per token of a single one."""
+
+    tokens_per_s: float
+    token_ms_single: float
+    num_sequences: int
+    bottleneck_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """A stage's step time as `base_ms + (batch - 1) * extra_ms`, and its KV slots in tokens."""
+
+    base_ms: float
+    extra_ms: float
+    kv_tokens: int
+
+
+def chain_rate(
+    stages: Sequence[StageFigures], *, hops_ms: float, slot_ms: float, sequence_tokens: int
+) -> ChainRate:
+    """The largest rate at which the sequences that fit in the KV are under way (Little's law).
+
+    `hops_ms` is one trip round the ring, `slot_ms` the longest transfer of one token's
+    activations (the links' ceiling). At rate x a stage's batch b solves b = x * step(b), b >= 1.
+    """
+    num_sequences = min(s.kv_tokens for s in stages) // max(1, sequence_tokens)
+    single_ms = hops_ms + sum(s.base_ms for s in stages)
+    bottleneck_ms = max(s.base_ms for s in stages)
+    if num_sequences < 1:
+        return ChainRate(
+            tokens_per_s=0.0,
+            token_ms_single=single_ms,
+            num_sequences=0,
+            bottleneck_ms=bottleneck_ms,
+        )
+    ceiling = min(BATCH_MAX / (s.base_ms + (BATCH_MAX - 1) * s.extra_ms) for s in stages)
+    if slot_ms > 0.0:
+        ceiling = min(ceiling, 1.0 / slot_ms)
+    low, high = 0.0, ceiling
+    for _ in range(24):
+        rate = (low + high) / 2
+        if rate * _trip_ms(stages, hops_ms, rate) <= num_sequences:
+            low = rate
+        else:
+            high = rate
+    return ChainRate(
+        tokens_per_s=1e3 * low,
+        token_ms_single=single_ms,
+        num_sequences=num_sequences,
+        bottleneck_ms=bottleneck_ms,
+    )
+
+
+def _trip_ms(stages: Sequence[StageFigures], hops_ms: float, rate: float) -> float:
+    total = hops_ms
+    for stage in stages:
+        if rate * stage.base_ms <= 1.0:
+            total += stage.base_ms
+            continue
+        slack = 1.0 - rate * stage.extra_ms
+        batch = rate * (stage.base_ms - stage.extra_ms) / slack if slack > 0.0 else BATCH_MAX
+        total += stage.base_ms + (min(float(BATCH_MAX), max(1.0, batch)) - 1.0) * stage.extra_ms
+    return total
