@@ -170,8 +170,31 @@ class Links:
         self._profiles = {p.node_id: p for p in profiles}
         self._rtt_ms: dict[tuple[NodeId, NodeId], float] = {}
         for (a, b), value in rtt_ms:
-            if math.isfinite(value) and value >= 0.0:
-                self._rtt_ms[a, b] = value
+            self.set_rtt(a, b, value)
+
+    def set_profile(self, profile: NodeProfile) -> None:
+        """Take in a node, or its newer profile."""
+        self._profiles[profile.node_id] = profile
+
+    def set_rtt(self, a: NodeId, b: NodeId, rtt_ms: float) -> None:
+        """Take in a measured round trip; nonsense is dropped."""
+        if math.isfinite(rtt_ms) and rtt_ms >= 0.0:
+            self._rtt_ms[a, b] = rtt_ms
+
+    def forget(self, node_id: NodeId) -> None:
+        """Drop a node and what was measured to and from it."""
+        self._profiles.pop(node_id, None)
+        for pair in [pair for pair in self._rtt_ms if node_id in pair]:
+            del self._rtt_ms[pair]
+
+    def measured(self) -> dict[tuple[NodeId, NodeId], float]:
+        """Round trips by (from, to), a copy."""
+        return dict(self._rtt_ms)
+
+    def coordinator_rtt_ms(self, node_id: NodeId) -> float:
+        """Round trip between a node and the coordinator."""
+        own = self._profiles[node_id].coordinator_rtt_ms
+        return own if math.isfinite(own) and own >= 0.0 else RTT_MS_MAX
 
     def rtt_ms(self, a: NodeId, b: NodeId) -> float:
         """Round trip between two nodes; 0 from a node to itself."""
@@ -180,11 +203,7 @@ class Links:
         measured = self._rtt_ms.get((a, b), self._rtt_ms.get((b, a)))
         if measured is not None:
             return measured
-        total = 0.0
-        for node_id in (a, b):
-            own = self._profiles[node_id].coordinator_rtt_ms
-            total += own if math.isfinite(own) and own >= 0.0 else RTT_MS_MAX
-        return total
+        return self.coordinator_rtt_ms(a) + self.coordinator_rtt_ms(b)
 
     def bytes_per_s(self, a: NodeId, b: NodeId) -> float:
         """The narrower of a's uplink and b's downlink."""

@@ -1,0 +1,88 @@
+"""What selection knows about nodes and the request: live figures, turned into linear costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from plait.types import LayerSpan, ModelSpec, NodeId
+from scheduler.cost import StageCost
+
+SLOWDOWN_MIN: Final = 0.5
+SLOWDOWN_MAX: Final = 50.0
+EXACT_MAX: Final = 12
+"""Up to so many candidates none is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A serving node. `stage_ms` is its measured decode step, 0 when idle; `kv_tokens_free` what
+    the coordinator has not promised to others."""
+
+    node_id: NodeId
+    incarnation: int
+    span: LayerSpan
+    cost: StageCost
+    kv_tokens_free: int
+    kv_tokens_max: int
+    num_requests: int = 0
+    queue_tokens: int = 0
+    stage_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A request. `kv_tokens` slots are needed on every stage; `new_tokens` are expected, not the
+    limit; a hop carries `hop_bytes` per token."""
+
+    spec: ModelSpec
+    prompt_tokens: int
+    new_tokens: int
+    kv_tokens: int
+    hop_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrice:
+    """Milliseconds over the request's life: `fixed + layers * per_layer`, `head` on the last."""
+
+    fixed: float
+    per_layer: float
+    head: float
+
+
+def price(candidate: Candidate, query: Query) -> StagePrice:
+    """Prefill, decode in the batch it would join, and the tokens that wait ahead of it."""
+    cost = candidate.cost
+    slow = slowdown(candidate)
+    steps = max(1, query.new_tokens)
+    waiting = max(0, candidate.queue_tokens)
+    prefill = cost.prefill_ms(0, query.prompt_tokens) + steps * cost.overhead_ms
+    step_layer = cost.layer_ms + candidate.num_requests * cost.layer_ms_per_extra
+    per_layer = (query.prompt_tokens + waiting) * cost.prefill_layer_ms_per_token
+    per_layer += steps * step_layer
+    return StagePrice(prefill * slow, per_layer * slow, steps * cost.head_ms * slow)
+
+
+def slowdown(candidate: Candidate) -> float:
+    """How much slower the node is than it measured itself: its live step against the model."""
+    if candidate.num_requests < 1 or not candidate.stage_ms > 0.0:
+        return 1.0
+    expected_ms = candidate.cost.decode_ms(len(candidate.span), candidate.num_requests)
+    ratio = candidate.stage_ms / max(expected_ms, 1e-6)
+    return min(SLOWDOWN_MAX, max(SLOWDOWN_MIN, ratio))
+
+
+def prune(
+    candidates: Sequence[Candidate], prices: Sequence[StagePrice], per_span: int
+) -> list[int]:
+    """Indices of the `per_span` cheapest holders of each distinct span, in order."""
+    groups: dict[LayerSpan, list[tuple[float, int]]] = {}
+    for index, candidate in enumerate(candidates):
+        own = prices[index]
+        total = own.fixed + len(candidate.span) * own.per_layer
+        groups.setdefault(candidate.span, []).append((total, index))
+    kept: list[int] = []
+    for entries in groups.values():
+        entries.sort()
+        kept += [index for _, index in entries[:per_span]]
+    return sorted(kept)
