@@ -1,0 +1,116 @@
+"""Child processes of this command line: started with a log, watched, and stopped by their ids."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from plait.errors import ServiceError
+
+STOP_S: Final = 8.0
+TAIL_LINES: Final = 25
+
+
+class ChildError(ServiceError):
+    """A child process ended when it should not have; the message carries its last lines."""
+
+    reason = "child_ended"
+
+
+@dataclass(slots=True)
+class Child:
+    """One process. `log_path` receives what it prints, output and errors together."""
+
+    name: str
+    log_path: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def tail(self, num_lines: int = TAIL_LINES) -> str:
+        """The last lines of the log."""
+        with contextlib.suppress(OSError):
+            lines = self.log_path.read_text("utf-8", "replace").splitlines()
+            return "\n".join(lines[-num_lines:])
+        return ""
+
+    def check(self) -> None:
+        """Raises ChildError when the process has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise ChildError(
+                f"{self.name} ended with {code}; its log ({self.log_path}) ends so:\n{self.tail()}"
+            )
+
+
+@dataclass(slots=True)
+class Children:
+    """A context that leaves no process behind, newest first."""
+
+    log_dir: Path
+    children: list[Child] = field(default_factory=list)
+
+    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Run `plait ARGUMENTS` with these variables on top of ours. Its own session: a Ctrl-C in
+        the terminal reaches us alone, and we stop it in order."""
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        log_path = self.log_dir / f"{name.replace(' ', '-')}.log"
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "plait.cli.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                start_new_session=True,
+            )
+        child = Child(name, log_path, process)
+        self.children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raises ChildError when any child has ended."""
+        for child in self.children:
+            child.check()
+
+    def stop(self, *, timeout_s: float = STOP_S) -> None:
+        """SIGTERM to all, newest first; SIGKILL to what is left after `timeout_s`."""
+        waiting = [child for child in reversed(self.children) if child.is_running]
+        for child in waiting:
+            _signal(child.process, signal.SIGTERM)
+        deadline_s = time.perf_counter() + timeout_s
+        for child in waiting:
+            try:
+                child.process.wait(max(0.0, deadline_s - time.perf_counter()))
+            except subprocess.TimeoutExpired:
+                _signal(child.process, signal.SIGKILL)
+                child.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)

@@ -1,0 +1,134 @@
+"""`plait coordinator`: run the coordinator of a network on this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plait.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.main import Announcement
+
+    from coordinator.config import CoordinatorConfig
+
+app = typer.Typer(help="Run the coordinator of a network on this machine.")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@app.callback(invoke_without_command=True)
+def run(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="A model to serve: catalogue name, hub id, folder."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Public gRPC door, for clients and enrolment.")
+    ] = "0.0.0.0:7420",
+    node_listen: Annotated[str, typer.Option(help="Door for nodes (mutual TLS).")] = "0.0.0.0:7421",
+    http_listen: Annotated[
+        str, typer.Option(help="OpenAI door and dashboard (HTTP).")
+    ] = "0.0.0.0:7480",
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(help="Host names or IPs that reach this machine; the first is printed."),
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL. [default: SQLite in the state folder]")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Keys, store and journal. [default: under PLAIT_HOME]")
+    ] = None,
+    mqtt: Annotated[
+        str | None, typer.Option(help="mqtt:// or mqtts:// broker. [default: an embedded one]")
+    ] = None,
+    no_mqtt: Annotated[bool, typer.Option("--no-mqtt", help="No telemetry broker.")] = False,
+    min_nodes: Annotated[int, typer.Option(help="Measured nodes before the first plan.")] = 1,
+    plan_wait_s: Annotated[
+        float, typer.Option(help="How long the first plan waits for more nodes.")
+    ] = 3.0,
+    kv_tokens: Annotated[int, typer.Option(help="KV slots that every node must have.")] = 2_048,
+    wire_dtype: Annotated[
+        str, typer.Option(help="Activations on the wire: float32, float16 or bfloat16.")
+    ] = "float32",
+    max_tokens: Annotated[int, typer.Option(help="Answer length where a client says none.")] = 256,
+    queue_max: Annotated[int, typer.Option(help="Requests that may wait for a chain.")] = 256,
+    no_profile: Annotated[
+        bool, typer.Option("--no-profile", help="Do not write client.json for this user's CLI.")
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
+) -> None:
+    """Run the coordinator until Ctrl-C or SIGTERM."""
+    from coordinator.config import (
+        HTTP_PORT,
+        NODE_PORT,
+        PUBLIC_PORT,
+        CoordinatorConfig,
+        parse_listen,
+    )
+    from plait import log
+    from plait.config import home_dir
+
+    if log_level not in LEVELS:
+        raise ConfigError(f"--log-level {log_level}: choose one of {', '.join(LEVELS)}")
+    log.configure(level=log_level, as_json=log_json)
+    config = CoordinatorConfig(
+        models=tuple(model or ()),
+        public=parse_listen(listen, flag="--listen", default_port=PUBLIC_PORT),
+        node=parse_listen(node_listen, flag="--node-listen", default_port=NODE_PORT),
+        http=parse_listen(http_listen, flag="--http-listen", default_port=HTTP_PORT),
+        advertised_hosts=tuple(advertise or ()),
+        state_dir=state_dir if state_dir is not None else home_dir() / "coordinator",
+        database_url=database,
+        mqtt_url=mqtt,
+        is_mqtt_enabled=not no_mqtt,
+        nodes_min=min_nodes,
+        plan_wait_ms=int(plan_wait_s * 1_000),
+        kv_tokens_min=kv_tokens,
+        wire_dtype=wire_dtype,
+        max_tokens_default=max_tokens,
+        queue_max=queue_max,
+        is_profile_written=not no_profile,
+    )
+    _run(config)
+
+
+def _run(config: "CoordinatorConfig") -> None:
+    import asyncio
+
+    from coordinator.main import run_until_signal
+
+    asyncio.run(run_until_signal(config, announce=_announce))
+
+
+def _announce(news: "Announcement") -> None:
+    """The banner: where the network is, how to log in, how to join, how to ask."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in (
+        ("network", news.network_id),
+        ("models", ", ".join(news.models)),
+        ("clients (gRPC)", news.public_address),
+        ("clients (OpenAI)", f"{news.http_url}/v1"),
+        ("nodes", news.node_address),
+        ("telemetry", news.mqtt_address or "off"),
+        ("dashboard", f"{news.http_url}/dashboard"),
+    ):
+        table.add_row(name, Text(value))
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Panel(table, title="plait coordinator", expand=False))
+    console.print(
+        f"Log in at the dashboard with the admin key{news.admin_key_note}. "
+        f"Profile for `plait ask` and `plait status`: {news.profile_path or 'not written'}."
+    )
+    console.print("A machine joins with (single use, one day):", style="bold")
+    console.print(Text(f"  {news.join_command}"))
+    console.print("A client asks with:", style="bold")
+    console.print(Text(news.curl_example))

@@ -1,0 +1,211 @@
+"""`plait demo`: a whole network on this machine, one question, one answer, nothing left behind."""
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.text import Text
+
+from plait.errors import ConfigError, PlaitError
+
+if TYPE_CHECKING:
+    from coordinator.core.view import NetworkView
+    from plait.cli.local_network import LocalNetwork
+    from plait.types import ModelSpec
+
+MODEL: Final = "smollm2-135m-instruct"
+SERVE_S: Final = 240.0
+KV_TOKENS: Final = 1_024
+
+app = typer.Typer(help="Run a whole network on this machine and ask it a question.")
+console = Console()
+
+
+@app.callback(invoke_without_command=True)
+def demo(
+    prompt: Annotated[
+        str, typer.Option(help="What to ask.")
+    ] = "Why is the sky blue? Answer in two sentences.",
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
+    model: Annotated[str, typer.Option(help="Catalogue name, hub id, folder or GGUF.")] = MODEL,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 96,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the network running until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Pull a small model, start a coordinator and nodes of which none can hold it all, and ask.
+
+    Everything runs on loopback with real tokens, mutual TLS, tickets, keys and MQTT.
+    """
+    if not prompt.strip():
+        raise ConfigError("--prompt is empty")
+    _turn_signals_into_interrupts()
+    spec = _pull(model)
+    home = Path(tempfile.mkdtemp(prefix="plait-demo-"))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            _run(
+                home,
+                spec,
+                model=model,
+                num_nodes=nodes,
+                prompt=prompt,
+                max_tokens=max_tokens,
+                keep=keep,
+            )
+    except PlaitError:
+        console.print(f"[yellow]The processes' logs stay in {home / 'logs'}[/]")
+        raise
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def _run(
+    home: Path,
+    spec: "ModelSpec",
+    *,
+    model: str,
+    num_nodes: int,
+    prompt: str,
+    max_tokens: int,
+    keep: bool,
+) -> None:
+    from plait.cli.demo_view import nodes_table
+    from plait.cli.local_network import NodePlan, is_ready, local_network
+
+    memory_bytes = memory_cap_bytes(spec, num_nodes)
+    began_s = time.perf_counter()
+    with (
+        _stopping(),
+        local_network(
+            home=home, model=model, num_nodes=num_nodes, options=("--kv-tokens", str(KV_TOKENS))
+        ) as network,
+    ):
+        console.print(f"[dim]coordinator up, network {network.view().network_id}[/]")
+        for number in range(1, num_nodes + 1):
+            network.start_node(NodePlan(name=f"node {number}", memory_bytes=memory_bytes))
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
+
+            def show(view: "NetworkView") -> None:
+                live.update(nodes_table(view))
+
+            view = network.wait(
+                is_ready, timeout_s=SERVE_S, what=f"serving {spec.model_id}", watch=show
+            )
+        waited_s = time.perf_counter() - began_s
+        title = f"{spec.model_id}: {spec.num_layers} layers over {num_nodes} nodes"
+        console.print(nodes_table(view, title=f"{title}, serving after {waited_s:.1f} s"))
+        _ask(network, spec, prompt, max_tokens)
+        if keep:
+            _linger(network)
+
+
+def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
+    """A cap that lets `num_nodes` hold the model together, and none of them alone.
+
+    Counted in fp32 with KV and buffers, as the planner does. None for one node: it needs it all.
+    """
+    from plait.types import DType
+    from scheduler.cost import buffer_bytes, role_bytes
+
+    if num_nodes == 1:
+        return None
+    dtype = DType.FLOAT32
+    layer_bytes = spec.layer_params * dtype.num_bytes
+    layer_bytes += KV_TOKENS * spec.kv_bytes_per_token(1, dtype)
+    ends = role_bytes(spec, dtype, is_first=True, is_last=False)
+    ends += role_bytes(spec, dtype, is_first=False, is_last=True)
+    middles = (num_nodes - 2) * buffer_bytes(spec, dtype, is_last=False)
+    total = ends + middles + spec.num_layers * layer_bytes
+    fair = total / num_nodes + 2 * layer_bytes
+    largest_role = role_bytes(spec, dtype, is_first=False, is_last=True) + layer_bytes
+    return int(max(fair, largest_role))
+
+
+def _pull(model: str) -> "ModelSpec":
+    """The model's weights on this machine, with a progress bar, and its shape."""
+    from plait.models import load_spec
+    from plait.models.pull import pull, resolve
+
+    source = resolve(model)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"pulling {model}", total=None)
+
+        def show(phase: str, done_bytes: int, total_bytes: int) -> None:
+            bar.update(
+                task,
+                description=f"{phase} {model}",
+                completed=done_bytes,
+                total=total_bytes or None,
+            )
+
+        pull(source, progress=show)
+    return load_spec(source)
+
+
+def _ask(network: "LocalNetwork", spec: "ModelSpec", prompt: str, max_tokens: int) -> None:
+    """Stream the answer and end with its figures."""
+    from plait.cli.demo_stream import Answer, stream_answer
+
+    console.print(Text.assemble(("\nyou   ", "bold"), prompt))
+    console.print("[bold]model[/] ", end="")
+    answer = Answer()
+    for text in stream_answer(network, spec.model_id, prompt, max_tokens, answer):
+        console.out(text, end="", highlight=False)
+    console.print()
+    console.print(
+        f"\n[dim]{answer.completion_tokens} tokens ({answer.finish_reason}), "
+        f"first after {answer.ttft_ms:.0f} ms, {answer.tokens_per_s:.1f} tokens/s, "
+        f"route {answer.route}[/]",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        f"[dim]dashboard {network.profile.http_url}/dashboard (admin key: "
+        f"{network.profile.api_key})[/]",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _linger(network: "LocalNetwork") -> None:
+    """Until Ctrl-C, or until a child dies."""
+    home = network.home / "coordinator-home"
+    console.print(f"The network keeps running; in another terminal: PLAIT_HOME={home} plait status")
+    console.print("Ctrl-C stops it.")
+    while True:
+        network.children.check()
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """Say that the end takes a moment."""
+    try:
+        yield
+    finally:
+        console.print("[dim]stopping[/]")
+
+
+def _turn_signals_into_interrupts() -> None:
+    """SIGTERM and SIGHUP stop the children as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

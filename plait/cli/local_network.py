@@ -1,0 +1,163 @@
+"""A whole network on loopback as child processes: a coordinator and its nodes, with real tokens,
+mutual TLS, tickets, keys and MQTT. What `plait demo` and the end-to-end tests stand on."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from coordinator.core.view import NetworkView, NodeView
+from plait.cli.children import Child, Children
+from plait.cli.network_json import network_from_json
+from plait.config import ClientProfile
+from plait.crypto.certificates import COORDINATOR_NAME
+from plait.errors import DeadlineError
+from plait.wire.channel import channel_options
+from plait.wire.v1 import admin_pb2, admin_pb2_grpc
+
+START_S: Final = 60.0
+POLL_S: Final = 0.1
+CALL_S: Final = 10.0
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap."""
+
+    name: str
+    memory_bytes: int | None = None
+    num_threads: int = 1
+
+
+@dataclass(slots=True)
+class LocalNetwork:
+    """A running coordinator and the nodes started so far. `home` holds everybody's files."""
+
+    home: Path
+    children: Children
+    coordinator: Child
+    profile: ClientProfile
+    channel: grpc.Channel
+    nodes: dict[str, Child] = field(default_factory=dict)
+
+    def start_node(self, plan: NodePlan) -> Child:
+        """Enrol and start a node with a fresh single-use token."""
+        arguments = ["node", "join", self.create_token(plan.name), "--name", plan.name]
+        arguments += ["--listen", f"{LOOPBACK}:0", "--threads", str(plan.num_threads)]
+        if plan.memory_bytes is not None:
+            arguments += ["--memory", f"{plan.memory_bytes}B"]
+        home = self.home / plan.name.replace(" ", "-")
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        threads = str(plan.num_threads)
+        child = self.children.start(
+            plan.name,
+            arguments,
+            {"PLAIT_HOME": str(home), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        )
+        self.nodes[plan.name] = child
+        return child
+
+    def create_token(self, name: str) -> str:
+        """An enrolment token, by the operator's door."""
+        request = admin_pb2.CreateEnrolmentTokenRequest(display_name=name)
+        response = admin_pb2_grpc.AdminServiceStub(self.channel).CreateEnrolmentToken(
+            request, metadata=self.metadata, timeout=CALL_S
+        )
+        return response.token
+
+    def view(self) -> NetworkView:
+        """The network as the operator sees it."""
+        response = admin_pb2_grpc.AdminServiceStub(self.channel).GetNetwork(
+            admin_pb2.GetNetworkRequest(), metadata=self.metadata, timeout=CALL_S
+        )
+        return network_from_json(response.view_json)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries."""
+        return (("authorization", f"Bearer {self.profile.api_key}"),)
+
+    def wait(
+        self,
+        condition: Callable[[NetworkView], bool],
+        *,
+        timeout_s: float,
+        what: str,
+        watch: Callable[[NetworkView], None] | None = None,
+    ) -> NetworkView:
+        """Poll until `condition`. Raises DeadlineError naming `what`, ChildError for a dead one."""
+        deadline_s = time.perf_counter() + timeout_s
+        while True:
+            self.children.check()
+            view = self.view()
+            if watch is not None:
+                watch(view)
+            if condition(view):
+                return view
+            if time.perf_counter() > deadline_s:
+                raise DeadlineError(f"{what} did not happen within {timeout_s:.0f} s: {_why(view)}")
+            time.sleep(POLL_S)
+
+    def node_view(self, view: NetworkView, name: str) -> NodeView:
+        """The newest node of that display name. Raises DeadlineError where there is none."""
+        found = [node for node in view.nodes if node.display_name == name]
+        if not found:
+            raise DeadlineError(f"no node {name!r} is attached")
+        return max(found, key=lambda node: node.incarnation)
+
+
+@contextmanager
+def local_network(
+    *, home: Path, model: str, num_nodes: int, options: tuple[str, ...] = ()
+) -> Iterator[LocalNetwork]:
+    """Start a coordinator for `model` on free loopback ports; the first plan waits for
+    `num_nodes`. Everything stops at the end of the block."""
+    own_home = home / "coordinator-home"
+    own_home.mkdir(mode=0o700, parents=True)
+    listens = ["--listen", "--node-listen", "--http-listen"]
+    arguments = ["coordinator", "--model", model, "--min-nodes", str(num_nodes)]
+    arguments += [word for flag in listens for word in (flag, f"{LOOPBACK}:0")]
+    arguments += ["--plan-wait-s", "60", *options]
+    with Children(home / "logs") as children:
+        coordinator = children.start("coordinator", arguments, {"PLAIT_HOME": str(own_home)})
+        profile = _wait_for_profile(own_home / "client.json", coordinator)
+        with _channel(profile) as channel:
+            yield LocalNetwork(home, children, coordinator, profile, channel)
+
+
+def is_ready(view: NetworkView) -> bool:
+    """Whether every model can be served now."""
+    return bool(view.models) and all(model.is_ready for model in view.models)
+
+
+def _wait_for_profile(path: Path, coordinator: Child) -> ClientProfile:
+    deadline_s = time.perf_counter() + START_S
+    while not path.exists():
+        coordinator.check()
+        if time.perf_counter() > deadline_s:
+            raise DeadlineError(
+                f"the coordinator was not ready within {START_S:.0f} s; its log "
+                f"({coordinator.log_path}) ends so:\n{coordinator.tail()}"
+            )
+        time.sleep(POLL_S)
+    return ClientProfile.load(path)
+
+
+def _channel(profile: ClientProfile) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials(root_certificates=profile.ca_pem.encode())
+    options = [*channel_options(), ("grpc.ssl_target_name_override", COORDINATOR_NAME)]
+    return grpc.secure_channel(profile.address, credentials, options=options)
+
+
+def _why(view: NetworkView) -> str:
+    nodes = ", ".join(
+        f"{node.display_name} is {node.state}{f' ({node.last_error})' if node.last_error else ''}"
+        for node in view.nodes
+    )
+    advice = "; ".join(model.advice for model in view.models if model.advice)
+    return f"{nodes or 'no node is attached'}. {advice}".strip()

@@ -1,0 +1,57 @@
+"""The operator's snapshot, back from JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final, TypeVar
+
+from coordinator.core.view import (
+    CountersView,
+    HopView,
+    ModelView,
+    NetworkView,
+    NodeView,
+    PlanView,
+    RequestView,
+)
+from plait.errors import FrameError
+
+_PARTS: Final = {
+    "nodes": NodeView,
+    "models": ModelView,
+    "requests": RequestView,
+    "plan": PlanView,
+    "counters": CountersView,
+    "route": HopView,
+}
+T = TypeVar("T")
+
+
+def network_from_json(text: str) -> NetworkView:
+    """The view behind `GetNetwork.view_json`. Raises FrameError for anything else.
+
+    Fields of a newer coordinator are left out.
+    """
+    try:
+        return _build(NetworkView, json.loads(text))
+    except (TypeError, ValueError, AttributeError) as error:
+        message = f"this coordinator's view cannot be read (another version?): {error}"
+        raise FrameError(message, reason="view_unknown") from error
+
+
+def _build(kind: type[T], content: Mapping[str, object]) -> T:
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: _part(name, item) for name, item in content.items() if name in known})
+
+
+def _part(name: str, item: object) -> object:
+    part = _PARTS.get(name)
+    if part is not None and isinstance(item, dict):
+        return _build(part, item)
+    if part is not None and isinstance(item, list):
+        return tuple(_build(part, each) for each in item)
+    return _tuples(item)
+
+
+def _tuples(item: object) -> object:
+    return tuple(_tuples(each) for each in item) if isinstance(item, list) else item
