@@ -3,6 +3,7 @@
 import datetime as dt
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -30,6 +31,7 @@ from plait.types import NodeId
 CA_DAYS: Final = 3652
 SERVER_DAYS: Final = 90
 NODE_DAYS: Final = 7
+_HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 BACKDATED_S: Final = 3600
 """Certificates begin an hour early, for machines whose clock is behind."""
 
@@ -167,9 +169,12 @@ def _alternative(name: str) -> x509.DNSName | x509.IPAddress:
     except ValueError:
         pass
     try:
-        return x509.DNSName(name.encode("idna").decode("ascii"))
-    except (ValueError, UnicodeError):
-        raise ConfigError(f"{name!r} is neither a host name nor an IP address") from None
+        host = name.encode("idna").decode("ascii").lower()
+    except UnicodeError:
+        host = ""
+    if not _HOST_NAME.fullmatch(host):
+        raise ConfigError(f"{name!r} is neither a host name nor an IP address")
+    return x509.DNSName(host)
 
 
 def _dated(clock: Clock, days: int) -> x509.CertificateBuilder:
