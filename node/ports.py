@@ -5,15 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from node.core.effects import Exit, ReportEffect
+from node.core.events import Event
+from node.core.messages import GatewayMessage, LinkMessage
 from plait.types import (
     DType,
     HeldSpan,
     LayerSpan,
     LayerTiming,
+    ModelId,
     ModelSource,
     ModelSpec,
+    NodeId,
     Reason,
     RequestId,
+    RouteTicket,
     SamplingParams,
     TokenLogprob,
 )
@@ -215,3 +221,96 @@ class TelemetrySource(Protocol):
     def reading(self) -> TelemetryReading:
         """The figures of this moment. Called about once a second; never blocks."""
         ...
+
+
+class Inbox(Protocol):
+    """The way into the node's core."""
+
+    def post(self, event: Event) -> None:
+        """Hand in one event from the event loop's thread; its effects are performed at once."""
+        ...
+
+
+class Signed(Protocol):
+    """A payload and its signature."""
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def signature(self) -> bytes: ...
+
+
+class TicketCheck(Protocol):
+    """Accepts each ticket once, by the right sender, for this node and what it holds."""
+
+    def verify(
+        self,
+        ticket: Signed,
+        *,
+        stage_index: int,
+        held_model: ModelId | None,
+        sender_node_id: NodeId | None,
+        incarnation: int,
+    ) -> RouteTicket:
+        """Raises TicketError, or OverloadedError when no more tickets can be remembered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStats:
+    """Totals of the streams with one neighbour since the start. `rtt_ms` None: not yet known."""
+
+    neighbour_id: NodeId
+    sent_frames: int
+    sent_bytes: int
+    received_frames: int
+    received_bytes: int
+    rtt_ms: float | None
+    is_up: bool
+
+
+class Links(Protocol):
+    """Streams with neighbours. None of these ever blocks."""
+
+    def dial(self, neighbour_id: NodeId, addresses: Sequence[str]) -> None:
+        """Have a stream, whoever dialled it; ends in LinkUp or LinkDown."""
+        ...
+
+    def send(self, neighbour_id: NodeId, message: LinkMessage) -> bool:
+        """Queue a message; False where there is no stream or its queue is full."""
+        ...
+
+    def stats(self) -> tuple[LinkStats, ...]: ...
+
+
+class Gateway(Protocol):
+    """The stream to the gateway; outlives the connection under it."""
+
+    def send(self, message: GatewayMessage) -> bool:
+        """Queue a message; False where the queue is full."""
+        ...
+
+
+class NeighbourProbe(Protocol):
+    """Measures the way to another node."""
+
+    async def probe(self, neighbour_id: NodeId, addresses: Sequence[str]) -> tuple[float, float]:
+        """(round trip in ms, bytes/s towards it). Raises UnavailableError or DeadlineError."""
+        ...
+
+
+class Reporter(Protocol):
+    """What the coordinator is told. Never blocks; what cannot be sent now is sent on attaching."""
+
+    def report(self, effect: ReportEffect) -> None: ...
+
+    def report_progress(self, allocation_epoch: int, phase: str, done: int, total: int) -> None:
+        """Bytes of the span read so far."""
+        ...
+
+
+class Leaver(Protocol):
+    """Ends the process."""
+
+    def leave(self, effect: Exit) -> None: ...

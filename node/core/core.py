@@ -43,7 +43,7 @@ class NodeCore:
     def next_deadline_ms(self) -> int | None:
         """When `handle(Ticked())` is due at the latest; None while nothing can fall due."""
         node = self._node
-        is_busy = node.sessions or node.tickets_seen or node.state is NodeState.DRAINING
+        is_busy = node.sessions or node.state is NodeState.DRAINING
         return node.swept_ms + SWEEP_MS if is_busy else None
 
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:
@@ -138,14 +138,11 @@ class NodeCore:
                 assert_never(event)
 
     def _sweep(self, now_ms: int, out: list[Effect]) -> None:
-        """Ends what has outlived its time, and forgets tickets that could not be replayed."""
+        """Ends what has outlived its time."""
         node = self._node
         if now_ms < node.swept_ms + SWEEP_MS and node.swept_ms:
             return
         node.swept_ms = now_ms
-        expired = [key for key, end_ms in node.tickets_seen.items() if end_ms < now_ms]
-        for ticket_id in expired:
-            del node.tickets_seen[ticket_id]
         down_ms = node.gateway_down_ms
         is_gateway_lost = down_ms is not None and now_ms - down_ms >= node.limits.gateway_grace_ms
         for session in list(node.sessions.values()):

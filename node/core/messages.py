@@ -10,12 +10,12 @@ from enum import IntEnum
 from plait.types import (
     DType,
     FinishReason,
-    LayerSpan,
     ModelId,
     NodeId,
     Reason,
     RequestId,
     SamplingParams,
+    TicketStage,
     TokenLogprob,
 )
 
@@ -35,29 +35,19 @@ class StatusCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteHop:
-    """One stage of a ticket's chain; `addresses` are host:port, best first."""
-
-    node_id: NodeId
-    addresses: tuple[str, ...]
-    span: LayerSpan
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageOpen:
-    """An Open whose ticket has been verified. `ticket` is (payload, signature), to be passed on.
+    """An Open whose ticket has been verified: its hop, its sender, its dates, and that it is new.
 
-    `valid_ms` is what was left of the ticket's life when it was verified.
+    `ticket` is (payload, signature), to be passed on; `valid_ms` is what was left of its life
+    when it was verified.
     """
 
     request_id: RequestId
     epoch: int
-    ticket_id: str
     ticket: tuple[bytes, bytes]
     valid_ms: int
     model_id: ModelId
-    stages: tuple[RouteHop, ...]
+    stages: tuple[TicketStage, ...]
     stage_index: int
     kv_tokens: int
     wire_dtype: DType
@@ -68,6 +58,10 @@ class StageOpen:
     penalty_prompt_ids: tuple[int, ...] = ()
     penalty_generated_ids: tuple[int, ...] = ()
     trace_id: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stage_index < len(self.stages):
+            raise ValueError(f"no stage {self.stage_index} among {len(self.stages)}")
 
 
 class Activations:

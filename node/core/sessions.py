@@ -39,7 +39,7 @@ class Sessions:
         if is_late or (current is not None and current.epoch > opened.epoch):
             self._counters.frames_late += 1
             return
-        refusal = opening.refusal(node, sender, opened, prompt)
+        refusal = opening.refusal(node, opened, prompt)
         spec = node.spec()
         if refusal is None and current is not None and current.epoch == opened.epoch:
             message = "this attempt of the request is open already"
@@ -49,7 +49,6 @@ class Sessions:
             assert refusal is not None, "refusal() lets nothing through without a held model"
             self.refuse(opening.refused(sender, opened, *refusal), out)
             return
-        node.tickets_seen[opened.ticket_id] = now_ms + opened.valid_ms
         if current is not None:
             self._close_forward(current, FinishReason.CANCELLED, out)
             self._forget(current, out)

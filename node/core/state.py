@@ -19,7 +19,6 @@ class Limits:
 
     prefill_chunk_tokens: int = 128
     sessions_max: int = 1024
-    tickets_seen_max: int = 65_536
     epochs_remembered_max: int = 8_192
     session_idle_ms: int = 120_000
     gateway_grace_ms: int = 10_000
@@ -126,7 +125,6 @@ class NodeData:
     frame_bytes_max: int = 0
     sessions: dict[RequestId, Session] = field(default_factory=dict)
     ended: dict[RequestId, int] = field(default_factory=dict)
-    tickets_seen: dict[str, int] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     swept_ms: int = 0
 

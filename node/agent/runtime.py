@@ -1,0 +1,208 @@
+"""The thin shell around the node's core: feeds it events, performs its effects.
+
+Everything runs on the event loop's thread. An event is handled at once, and what its effects
+cause is handled before control returns: a frame that arrives is queued for the engine within the
+same turn of the loop.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, assert_never
+
+from node.core import NodeCore
+from node.core import effects as ef
+from node.core import events as ev
+from node.core.messages import StatusCode
+from node.ports import (
+    EngineHost,
+    Gateway,
+    Leaver,
+    Links,
+    Reporter,
+    SequenceOpen,
+    StageResult,
+    StageWork,
+)
+from plait import log
+from plait.clock import Clock
+from plait.errors import ModelError, OverloadedError, PlaitError, WeightsError
+from plait.types import Reason
+
+TICK_S: Final = 0.25
+
+_log = log.get("node")
+
+
+class NodeRuntime:
+    """One node's loop. `connect` it, then `run` it; `post` is its inbox."""
+
+    def __init__(self, core: NodeCore, engine: EngineHost, clock: Clock) -> None:
+        self._core = core
+        self._engine = engine
+        self._clock = clock
+        self._pending: deque[ev.Event] = deque()
+        self._is_handling = False
+        self._loads: deque[ef.LoadSpan | ef.UnloadSpan] = deque()
+        self._load_wake = asyncio.Event()
+
+    def connect(
+        self, *, links: Links, gateway: Gateway, reporter: Reporter, leaver: Leaver
+    ) -> None:
+        """Give the runtime its hands. Call once, before the first event."""
+        self._links = links
+        self._gateway = gateway
+        self._reporter = reporter
+        self._leaver = leaver
+
+    @property
+    def core(self) -> NodeCore:
+        """To be read, never fed: events go through `post`."""
+        return self._core
+
+    def post(self, event: ev.Event) -> None:
+        """Handle an event now, and all that follows from it."""
+        pending = self._pending
+        pending.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while pending:
+                for effect in self._core.handle(pending.popleft(), self._clock.monotonic_ms()):
+                    self._perform(effect)
+        finally:
+            self._is_handling = False
+
+    def results(self, results: list[StageResult]) -> None:
+        """The engine's sink."""
+        self.post(ev.StepFinished(results))
+
+    async def run(self) -> None:
+        """Ticks and loads, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
+            group.create_task(self._load_in_turn())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            due_ms = self._core.next_deadline_ms()
+            if due_ms is not None and due_ms <= self._clock.monotonic_ms():
+                self.post(ev.Ticked())
+
+    def _perform(self, effect: ef.Effect) -> None:
+        match effect:
+            case ef.Send():
+                if not self._links.send(effect.neighbour_id, effect.message):
+                    self._pending.append(
+                        ev.SendRefused(
+                            neighbour_id=effect.neighbour_id,
+                            request_id=effect.message.request_id,
+                            epoch=effect.message.epoch,
+                        )
+                    )
+            case ef.SubmitRows():
+                self._engine.submit(
+                    StageWork(
+                        effect.request_id,
+                        effect.epoch,
+                        effect.position,
+                        effect.num_tokens,
+                        token_ids=effect.token_ids,
+                        hidden=effect.hidden,
+                        dtype=effect.dtype,
+                        sample=effect.sample,
+                    )
+                )
+            case ef.SendToGateway():
+                if not self._gateway.send(effect.message):
+                    _log.warning("gateway_queue_full", request=effect.message.request_id)
+            case ef.Dial():
+                self._links.dial(effect.neighbour_id, effect.addresses)
+            case ef.ReserveKv():
+                self._reserve(effect)
+            case ef.ReleaseKv():
+                self._engine.close(effect.request_id, effect.epoch)
+            case ef.LoadSpan() | ef.UnloadSpan():
+                self._loads.append(effect)
+                self._load_wake.set()
+            case ef.Exit():
+                self._leaver.leave(effect)
+            case (
+                ef.ReportSpanLoaded()
+                | ef.ReportLoadFailed()
+                | ef.ReportHopBroken()
+                | ef.ReportDrainAsked()
+                | ef.ReportDrained()
+            ):
+                self._reporter.report(effect)
+            case _:
+                assert_never(effect)
+
+    def _reserve(self, effect: ef.ReserveKv) -> None:
+        opened = effect.open
+        is_last = opened.stage_index == len(opened.stages) - 1
+        try:
+            self._engine.open(
+                SequenceOpen(
+                    request_id=opened.request_id,
+                    epoch=opened.epoch,
+                    span=opened.stages[opened.stage_index].span,
+                    kv_tokens=opened.kv_tokens,
+                    wire_dtype=opened.wire_dtype,
+                    sampling=opened.sampling if is_last else None,
+                    penalty_prompt_ids=opened.penalty_prompt_ids,
+                    penalty_generated_ids=opened.penalty_generated_ids,
+                )
+            )
+        except PlaitError as error:
+            reason = Reason(code=error.code, message=error.message)
+            self._pending.append(ev.KvRefused(opened.request_id, opened.epoch, reason))
+        else:
+            self._pending.append(ev.KvReserved(opened.request_id, opened.epoch))
+
+    async def _load_in_turn(self) -> None:
+        while True:
+            while self._loads:
+                effect = self._loads.popleft()
+                if isinstance(effect, ef.LoadSpan):
+                    self.post(await self._load(effect))
+                else:
+                    await self._engine.unload()
+            self._load_wake.clear()
+            await self._load_wake.wait()
+
+    async def _load(self, effect: ef.LoadSpan) -> ev.SpanLoaded | ev.SpanLoadFailed:
+        epoch = effect.allocation_epoch
+        _log.info("span_loading", model=effect.spec.model_id, span=str(effect.span), epoch=epoch)
+
+        def progress(phase: str, done_bytes: int, total_bytes: int) -> None:
+            self._reporter.report_progress(epoch, phase, done_bytes, total_bytes)
+
+        try:
+            held = await self._engine.load(
+                effect.spec,
+                effect.source,
+                effect.span,
+                allocation_epoch=epoch,
+                kv_tokens_min=effect.kv_tokens_min,
+                progress=progress,
+            )
+        except PlaitError as error:
+            _log.error("span_load_failed", reason=error.code, message=error.message)
+            reason = Reason(code=error.code, message=error.message)
+            return ev.SpanLoadFailed(epoch, _load_code(error), reason)
+        except Exception as error:  # the root of a load: a bug in it must not end the node
+            _log.exception("span_load_crashed")
+            reason = Reason(code="load_crashed", message=f"{type(error).__name__}: {error}")
+            return ev.SpanLoadFailed(epoch, StatusCode.INTERNAL, reason)
+        _log.info("span_loaded", span=str(held.span), weight_bytes=held.weight_bytes)
+        return ev.SpanLoaded(held)
+
+
+def _load_code(error: PlaitError) -> StatusCode:
+    if isinstance(error, OverloadedError):
+        return StatusCode.RESOURCE_EXHAUSTED
+    if isinstance(error, WeightsError):
+        return StatusCode.FAILED_PRECONDITION
+    return StatusCode.NOT_FOUND if isinstance(error, ModelError) else StatusCode.INTERNAL

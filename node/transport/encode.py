@@ -1,0 +1,129 @@
+"""The core's messages -> bytes of a LinkFrame or a NodeToGateway."""
+
+from typing import assert_never
+
+from node.core.messages import (
+    Activations,
+    Broken,
+    Close,
+    GatewayMessage,
+    LinkMessage,
+    Opened,
+    StageOpen,
+    Token,
+)
+from plait.wire.codec import (
+    dtype_to_proto,
+    finish_reason_to_proto,
+    reason_to_proto,
+    sampling_to_proto,
+)
+from plait.wire.v1 import common_pb2, data_pb2
+
+
+def link_frame(sequence: int, message: LinkMessage) -> bytes:
+    """One frame of a hop. A decode frame is the rows and at most 128 bytes."""
+    frame = data_pb2.LinkFrame(sequence=sequence)
+    match message:
+        case Activations():
+            rows = frame.activations
+            rows.request_id = message.request_id
+            rows.epoch = message.epoch
+            rows.position = message.position
+            if message.num_tokens != 1:
+                rows.num_tokens = message.num_tokens
+            if message.dtype is not None:
+                rows.dtype = dtype_to_proto(message.dtype)
+            rows.payload = message.payload
+            rows.sample = message.sample
+        case Token():
+            _fill_token(frame.token, message)
+        case StageOpen():
+            _fill_open(frame.open, message)
+        case Close():
+            frame.close.request_id = message.request_id
+            frame.close.epoch = message.epoch
+            frame.close.reason = finish_reason_to_proto(message.reason)
+        case Broken():
+            frame.broken.CopyFrom(_broken(message))
+        case _:
+            assert_never(message)
+    return frame.SerializeToString()
+
+
+def gateway_frame(message: GatewayMessage) -> bytes:
+    """One message up to the gateway."""
+    frame = data_pb2.NodeToGateway()
+    match message:
+        case Token():
+            _fill_token(frame.token, message)
+            if message.logprob is not None:
+                frame.token.logprob = message.logprob
+                frame.token.top_logprobs.extend(
+                    common_pb2.TokenLogprob(token_id=top.token_id, logprob=top.logprob)
+                    for top in message.top_logprobs
+                )
+        case Opened():
+            frame.opened.request_id = message.request_id
+            frame.opened.epoch = message.epoch
+        case Broken():
+            frame.broken.CopyFrom(_broken(message))
+        case _:
+            assert_never(message)
+    return frame.SerializeToString()
+
+
+def attach_frame(incarnation: int) -> bytes:
+    """First message of a gateway link."""
+    attach = data_pb2.LinkAttach(incarnation=incarnation)
+    return data_pb2.NodeToGateway(attach=attach).SerializeToString()
+
+
+def credit_frame(sequence: int, num_frames: int) -> bytes:
+    """Gives back `num_frames` of the window."""
+    credit = data_pb2.Credit(frames=num_frames)
+    return data_pb2.LinkFrame(sequence=sequence, credit=credit).SerializeToString()
+
+
+def ping_frame(sequence: int, nonce: int) -> bytes:
+    """Asks for a pong."""
+    ping = data_pb2.LinkPing(nonce=nonce)
+    return data_pb2.LinkFrame(sequence=sequence, ping=ping).SerializeToString()
+
+
+def pong_frame(sequence: int, nonce: int) -> bytes:
+    """Answers a ping."""
+    pong = data_pb2.LinkPing(nonce=nonce)
+    return data_pb2.LinkFrame(sequence=sequence, pong=pong).SerializeToString()
+
+
+def _fill_token(target: data_pb2.SampledToken, token: Token) -> None:
+    target.request_id = token.request_id
+    target.epoch = token.epoch
+    target.position = token.position
+    target.token_id = token.token_id
+    if token.finish_reason is not None:
+        target.finish_reason = finish_reason_to_proto(token.finish_reason)
+
+
+def _fill_open(target: data_pb2.Open, opened: StageOpen) -> None:
+    """For the next stage: the same ticket, one stage on."""
+    target.ticket.payload, target.ticket.signature = opened.ticket
+    target.stage_index = opened.stage_index + 1
+    target.sampling.CopyFrom(sampling_to_proto(opened.sampling))
+    target.stop_token_ids.extend(opened.stop_token_ids)
+    target.max_new_tokens = opened.max_new_tokens
+    target.prompt_tokens = opened.prompt_tokens
+    target.penalty_prompt_ids.extend(opened.penalty_prompt_ids)
+    target.penalty_generated_ids.extend(opened.penalty_generated_ids)
+    target.trace_id = opened.trace_id
+
+
+def _broken(broken: Broken) -> data_pb2.Broken:
+    return data_pb2.Broken(
+        request_id=broken.request_id,
+        epoch=broken.epoch,
+        stage_index=broken.stage_index,
+        node_id=broken.node_id,
+        status=reason_to_proto(broken.reason, int(broken.code)),
+    )

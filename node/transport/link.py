@@ -1,0 +1,210 @@
+"""One stream with a neighbour: a reader, a writer and a watch, whichever end dialled."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from node.ports import Inbox
+from node.transport import encode
+from node.transport.decode import FrameReader, rejected
+from node.transport.flow import FlowLimits, Outbox, Window
+from node.transport.streams import FrameStream
+from plait.types import NodeId
+from plait.wire.v1 import data_pb2
+
+_RTT_WEIGHT: Final = 0.2
+_CONTROL: Final = frozenset({"credit", "ping", "pong"})
+
+
+class LinkEnded(Exception):  # noqa: N818 - how a link's tasks leave their group
+    """The stream is over; says why."""
+
+
+class LinkCounters:
+    """Totals of all streams with one neighbour."""
+
+    __slots__ = (
+        "received_bytes",
+        "received_frames",
+        "rtt_ms",
+        "sent_bytes",
+        "sent_frames",
+        "sequence_errors",
+    )
+
+    def __init__(self) -> None:
+        self.sent_frames = 0
+        self.sent_bytes = 0
+        self.received_frames = 0
+        self.received_bytes = 0
+        self.sequence_errors = 0
+        self.rtt_ms: float | None = None
+
+
+class NeighbourLink:
+    """Runs one stream until it ends. Only this task's loop touches it."""
+
+    def __init__(
+        self,
+        neighbour_id: NodeId,
+        stream: FrameStream,
+        outbox: Outbox,
+        *,
+        reader: FrameReader,
+        inbox: Inbox,
+        limits: FlowLimits,
+        counters: LinkCounters,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.neighbour_id = neighbour_id
+        self._stream = stream
+        self._outbox = outbox
+        self._reader = reader
+        self._inbox = inbox
+        self._limits = limits
+        self._counters = counters
+        self._now_s = now_s
+        self._window = Window(limits)
+        self._sequence_out = 0
+        self._sequence_in = 0
+        self._control: list[tuple[bool, int]] = []
+        self._pings: dict[int, float] = {}
+        self._ping_nonce = 0
+        self._heard_s = now_s()
+        self._progress_s = now_s()
+
+    async def run(self) -> str:
+        """Serve the stream; returns why it ended. Cancelling ends it too."""
+        reason = "the stream ended"
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read())
+                group.create_task(self._write())
+                group.create_task(self._watch())
+        except* LinkEnded as ended:
+            reason = str(ended.exceptions[0])
+        except* aio.AioRpcError as failed:
+            reason = describe_rpc_error(failed.exceptions[0])
+        except* (aio.UsageError, aio.InternalError, asyncio.InvalidStateError):
+            reason = "the call had ended"
+        finally:
+            self._stream.cancel()
+        return reason
+
+    async def _read(self) -> None:
+        counters, window = self._counters, self._window
+        while (data := await self._stream.read()) is not None:
+            self._heard_s = self._now_s()
+            counters.received_frames += 1
+            counters.received_bytes += len(data)
+            if len(data) > self._limits.frame_bytes_max:
+                await self._refuse_oversize(len(data))
+            try:
+                frame = data_pb2.LinkFrame.FromString(data)
+            except DecodeError:
+                self._count_taken(window)
+                self._inbox.post(rejected(self.neighbour_id, "frame_malformed", "not a frame"))
+                continue
+            if frame.sequence <= self._sequence_in:
+                counters.sequence_errors += 1
+                continue
+            self._sequence_in = frame.sequence
+            if frame.WhichOneof("body") in _CONTROL:
+                self._take_control(frame)
+                continue
+            self._count_taken(window)
+            self._inbox.post(self._reader.link_event(self.neighbour_id, frame))
+        raise LinkEnded("the neighbour closed the stream")
+
+    async def _refuse_oversize(self, num_bytes: int) -> None:
+        message = f"a frame of {num_bytes} bytes, at most {self._limits.frame_bytes_max} allowed"
+        self._inbox.post(rejected(self.neighbour_id, "frame_oversize", message))
+        await self._stream.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        raise LinkEnded(f"resource_exhausted: {message}")
+
+    def _count_taken(self, window: Window) -> None:
+        if window.took():
+            self._outbox.wake.set()
+
+    def _take_control(self, frame: data_pb2.LinkFrame) -> None:
+        kind = frame.WhichOneof("body")
+        if kind == "credit":
+            self._window.credited(frame.credit.frames)
+            self._progress_s = self._now_s()
+            self._outbox.wake.set()
+        elif kind == "ping":
+            if len(self._control) < self._limits.window_frames:
+                self._control.append((False, frame.ping.nonce))
+                self._outbox.wake.set()
+        else:
+            sent_s = self._pings.pop(frame.pong.nonce, None)
+            if sent_s is not None:
+                self._note_rtt((self._now_s() - sent_s) * 1e3)
+
+    def _note_rtt(self, rtt_ms: float) -> None:
+        known = self._counters.rtt_ms
+        if known is None:
+            self._counters.rtt_ms = rtt_ms
+        else:
+            self._counters.rtt_ms = known + _RTT_WEIGHT * (rtt_ms - known)
+
+    async def _write(self) -> None:
+        outbox, wake = self._outbox, self._outbox.wake
+        while True:
+            frame = self._next_frame()
+            if frame is None:
+                wake.clear()
+                await wake.wait()
+                continue
+            await self._stream.write(frame)
+            self._counters.sent_frames += 1
+            self._counters.sent_bytes += len(frame)
+            if not outbox:
+                self._progress_s = self._now_s()
+
+    def _next_frame(self) -> bytes | None:
+        """Flow control first, then messages as far as the window allows."""
+        if self._control:
+            is_ping, nonce = self._control.pop(0)
+            sequence = self._next_sequence()
+            if is_ping:
+                self._pings[nonce] = self._now_s()
+                return encode.ping_frame(sequence, nonce)
+            return encode.pong_frame(sequence, nonce)
+        if (num_frames := self._window.collect()) > 0:
+            return encode.credit_frame(self._next_sequence(), num_frames)
+        if len(self._outbox) > 0 and self._window.is_open:
+            message = self._outbox.pop()
+            self._window.sent()
+            return encode.link_frame(self._next_sequence(), message)
+        return None
+
+    def _next_sequence(self) -> int:
+        self._sequence_out += 1
+        return self._sequence_out
+
+    async def _watch(self) -> None:
+        """Pings; gives up on a neighbour that is silent, or that takes nothing for too long."""
+        limits = self._limits
+        while True:
+            self._ping_nonce += 1
+            self._control.append((True, self._ping_nonce))
+            self._pings = dict(list(self._pings.items())[-8:])
+            self._outbox.wake.set()
+            await asyncio.sleep(limits.ping_s)
+            now_s = self._now_s()
+            if now_s - self._heard_s > limits.silence_s:
+                raise LinkEnded(f"nothing heard for {limits.silence_s:g} s")
+            if self._outbox and now_s - self._progress_s > limits.stall_s:
+                raise LinkEnded(f"nothing taken for {limits.stall_s:g} s")
+
+
+def describe_rpc_error(error: BaseException) -> str:
+    """A failed call in a few words."""
+    if not isinstance(error, aio.AioRpcError):
+        return type(error).__name__
+    return f"{error.code().name.lower()}: {error.details()}"

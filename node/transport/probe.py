@@ -1,0 +1,62 @@
+"""Round trip and bandwidth to a neighbour, over a channel of its own."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from grpc import aio
+
+from node.transport.streams import PROBE_METHOD, ChannelFactory
+from plait.errors import DeadlineError, UnavailableError
+from plait.types import NodeId
+from plait.wire.v1 import data_pb2
+
+NUM_ROUND_TRIPS: Final = 5
+BULK_BYTES: Final = 256 * 1024
+LIMIT_S: Final = 5.0
+
+
+class LinkProbe:
+    """Measures; concurrent measurements would disturb each other, so they take turns."""
+
+    def __init__(self, channels: ChannelFactory, now_s: Callable[[], float]) -> None:
+        self._channels = channels
+        self._now_s = now_s
+        self._turn = asyncio.Lock()
+
+    async def probe(self, neighbour_id: NodeId, addresses: Sequence[str]) -> tuple[float, float]:
+        """(smallest round trip in ms, bytes/s towards the neighbour), at the first address that
+        answers. Raises UnavailableError or DeadlineError."""
+        reason = f"no address of {neighbour_id} is known"
+        async with self._turn:
+            for address in addresses:
+                channel = self._channels(address, neighbour_id)
+                try:
+                    async with asyncio.timeout(LIMIT_S):
+                        return await self._measure(channel)
+                except aio.AioRpcError as error:
+                    reason = f"{address}: {error.details()}"
+                except TimeoutError:
+                    raise DeadlineError(f"{address} did not answer in {LIMIT_S:g} s") from None
+                finally:
+                    await channel.close()
+        raise UnavailableError(reason)
+
+    async def _measure(self, channel: aio.Channel) -> tuple[float, float]:
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            PROBE_METHOD, request_serializer=None, response_deserializer=None
+        )
+        small = data_pb2.ProbeLinkRequest(padding=b"\0").SerializeToString()
+        bulk = data_pb2.ProbeLinkRequest(padding=bytes(BULK_BYTES)).SerializeToString()
+        await call(small)
+        rtts_s = [await self._timed(call, small) for _ in range(NUM_ROUND_TRIPS)]
+        bulk_s = await self._timed(call, bulk)
+        rtt_s = min(rtts_s)
+        return rtt_s * 1e3, len(bulk) / max(bulk_s - rtt_s, 1e-6)
+
+    async def _timed(
+        self, call: "aio.UnaryUnaryMultiCallable[bytes, bytes]", request: bytes
+    ) -> float:
+        start_s = self._now_s()
+        await call(request)
+        return self._now_s() - start_s
