@@ -1,0 +1,272 @@
+"""Answering one HTTP completion request: all at once, or as server-sent events.
+
+The work runs beside a watch on the connection: a client that leaves cancels its generations at
+once, one that does not read is dropped after the stall limit.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from coordinator.gateway import openai_shapes as shapes
+from coordinator.gateway.generate import Generator, Reader
+from coordinator.gateway.happenings import Delta, Finished, Happening
+from coordinator.gateway.http_errors import error_object, error_response, json_response
+from coordinator.gateway.limits import DoorLimits, Turnstile
+from coordinator.gateway.openai_shapes import ChoiceState, Envelope
+from coordinator.gateway.schema import CompletionOrder
+from plait.clock import Clock
+from plait.errors import CancelledByClientError, PlaitError
+from plait.log import get
+from plait.types import FinishReason
+
+log = get("http")
+_KEEPALIVE: Final = b": waiting for the network\n\n"
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class ClientGoneError(Exception):
+    """The connection closed, or its other end does not read."""
+
+
+class Choices:
+    """Several readers as one source of (index, happening)."""
+
+    def __init__(
+        self, readers: Sequence[Reader], waker: asyncio.Event, *, silence_s: float
+    ) -> None:
+        self._readers = readers
+        self._waker = waker
+        self._silence_s = silence_s
+        self._silent_s = 0.0
+        self._num_ended = 0
+
+    @property
+    def are_over(self) -> bool:
+        return self._num_ended == len(self._readers)
+
+    async def next(self, wait_s: float) -> tuple[int, Happening] | None:
+        """The next happening of any reader; None where nothing came within `wait_s`."""
+        while True:
+            self._waker.clear()
+            for index, reader in enumerate(self._readers):
+                happening = reader.poll()
+                if happening is not None:
+                    self._silent_s = 0.0
+                    self._num_ended += isinstance(happening, Finished)
+                    return index, happening
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._waker.wait()
+            except TimeoutError:
+                self._silent_s += wait_s
+                if self._silent_s < self._silence_s:
+                    return None
+                for reader in self._readers:
+                    reader.give_up()
+
+
+class CompletionResponse(Response):
+    """An ASGI response that generates while it is being sent."""
+
+    def __init__(
+        self,
+        *,
+        order: CompletionOrder,
+        key_id: str,
+        address: str,
+        generator: Generator,
+        turnstile: Turnstile,
+        limits: DoorLimits,
+        clock: Clock,
+        response_id: str,
+    ) -> None:
+        super().__init__()
+        self._order = order
+        self._key_id = key_id
+        self._address = address
+        self._generator = generator
+        self._turnstile = turnstile
+        self._limits = limits
+        self._response_id = response_id
+        self._created_s = clock.unix_ms() // 1000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; returns early, and cancels, when the client leaves."""
+        work = asyncio.create_task(self._answer(scope, receive, send), name="completion")
+        watch = asyncio.create_task(_until_gone(receive), name="completion watch")
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, watch):
+                task.cancel()
+            results = await asyncio.gather(work, watch, return_exceptions=True)
+        failed = results[0]
+        if isinstance(failed, ClientGoneError | asyncio.CancelledError):
+            log.info("client_gone", response_id=self._response_id)
+        elif isinstance(failed, BaseException):
+            raise failed
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bounded = _bounded(send, self._limits.stall_s)
+        try:
+            await self._generate(scope, receive, bounded)
+        except PlaitError as error:  # before the status line: it becomes the status
+            await error_response(error)(scope, receive, bounded)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        num = len(self._order.orders)
+        with ExitStack() as stack:
+            stack.enter_context(
+                self._turnstile.enter(key_id=self._key_id, address=self._address, num=num)
+            )
+            waker = asyncio.Event()
+            readers: list[Reader] = []
+            for order in self._order.orders:
+                reader = await self._generator.start(order, key_id=self._key_id, waker=waker)
+                stack.callback(reader.close)
+                readers.append(reader)
+            states = [
+                ChoiceState(index, reader.generation.tokenizer)
+                for index, reader in enumerate(readers)
+            ]
+            envelope = Envelope(
+                response_id=self._response_id,
+                created_s=self._created_s,
+                model_id=readers[0].generation.model_id,
+                is_chat=self._order.is_chat,
+                top_logprobs=self._order.top_logprobs,
+            )
+            choices = Choices(readers, waker, silence_s=self._generator.limits.silence_s)
+            if self._order.is_stream:
+                stream = _EventStream(self._order, envelope, states, self._limits, send)
+                await stream.run(choices)
+            else:
+                content = await self._collect(choices, envelope, states)
+                await json_response(content)(scope, receive, send)
+
+    async def _collect(
+        self, choices: Choices, envelope: Envelope, states: Sequence[ChoiceState]
+    ) -> shapes.Json:
+        ended: dict[int, Finished] = {}
+        while not choices.are_over:
+            found = await choices.next(self._limits.keepalive_s)
+            if found is None:
+                continue
+            index, happening = found
+            if isinstance(happening, Delta):
+                states[index].parts.append(happening.text)
+                states[index].tokens.extend(happening.tokens)
+            elif isinstance(happening, Finished):
+                _raise_failure(happening)
+                ended[index] = happening
+        in_order = [ended[index] for index in range(len(states))]
+        usage = shapes.usage_of(in_order, self._order.choices_per_prompt)
+        return shapes.answer(envelope, list(zip(states, in_order, strict=True)), usage)
+
+
+class _EventStream:
+    """Server-sent events of one response."""
+
+    def __init__(
+        self,
+        order: CompletionOrder,
+        envelope: Envelope,
+        states: Sequence[ChoiceState],
+        limits: DoorLimits,
+        send: Send,
+    ) -> None:
+        self._order = order
+        self._envelope = envelope
+        self._states = states
+        self._limits = limits
+        self._send = send
+        self._has_started = False
+        self._ended: dict[int, Finished] = {}
+
+    async def run(self, choices: Choices) -> None:
+        """Send everything. A failure before the status line raises; after it, it is an event."""
+        try:
+            while not choices.are_over:
+                wait_s = (
+                    self._limits.keepalive_s if self._has_started else self._limits.headers_hold_s
+                )
+                found = await choices.next(wait_s)
+                if found is None:
+                    await self._write(_KEEPALIVE)
+                else:
+                    await self._tell(*found)
+        except PlaitError as error:
+            if not self._has_started:
+                raise
+            await self._write(_event(error_object(error)))
+        else:
+            if self._order.includes_usage:
+                in_order = [self._ended[index] for index in sorted(self._ended)]
+                usage = shapes.usage_of(in_order, self._order.choices_per_prompt)
+                await self._write(_event(shapes.usage_chunk(self._envelope, usage)))
+            await self._write(_DONE)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell(self, index: int, happening: Happening) -> None:
+        state = self._states[index]
+        chunks: list[shapes.Json] = []
+        if isinstance(happening, Finished):
+            _raise_failure(happening)
+            self._ended[index] = happening
+        if not isinstance(happening, Delta | Finished):
+            return
+        if self._envelope.is_chat and not state.has_role:
+            state.has_role = True
+            chunks.append(shapes.role_chunk(self._envelope, state))
+        if isinstance(happening, Finished):
+            chunks.append(shapes.end_chunk(self._envelope, state, happening))
+        elif happening.text or self._envelope.top_logprobs is not None:
+            chunks.append(shapes.text_chunk(self._envelope, state, happening))
+        if self._order.includes_usage:
+            chunks = [{**chunk, "usage": None} for chunk in chunks]
+        if chunks:
+            await self._write(b"".join(_event(chunk) for chunk in chunks))
+
+    async def _write(self, payload: bytes) -> None:
+        if not self._has_started:
+            self._has_started = True
+            headers = [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),
+            ]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": payload, "more_body": True})
+
+
+def _raise_failure(finished: Finished) -> None:
+    if finished.reason is FinishReason.ERROR and finished.error is not None:
+        raise finished.error
+    if finished.reason is FinishReason.CANCELLED:
+        raise CancelledByClientError("the generation was cancelled")
+
+
+def _event(content: shapes.Json) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+def _bounded(send: Send, limit_s: float) -> Callable[[Message], Awaitable[None]]:
+    async def bounded(message: Message) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await send(message)
+        except (TimeoutError, OSError) as error:
+            raise ClientGoneError from error
+
+    return bounded
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,137 @@
+"""Orders and happenings <-> the SDK's messages."""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from coordinator.gateway.happenings import (
+    Accepted,
+    Delta,
+    Finished,
+    GeneratedToken,
+    Happening,
+    Queued,
+    Routed,
+)
+from coordinator.gateway.order import Conversation, Order, Prompt, PromptIds, RawPrompt
+from coordinator.gateway.tokens import Tokenizer
+from plait.errors import FrameError, InvalidRequestError, PlaitError
+from plait.types import Reason
+from plait.wire import codec
+from plait.wire.status import code_of, number_of
+from plait.wire.v1 import common_pb2, gateway_pb2
+
+
+def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
+    """Raises InvalidRequestError naming the parameter; ranges are checked later."""
+    try:
+        sampling = codec.sampling_from_proto(request.sampling)
+    except FrameError as error:
+        param = error.message.split(" ", 1)[0]
+        raise InvalidRequestError(error.message, param=param) from error
+    return Order(
+        prompt=_prompt(request),
+        model_id=request.model_id,
+        max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
+        sampling=sampling,
+        seed=request.sampling.seed if request.sampling.HasField("seed") else None,
+        stop=tuple(request.stop),
+        request_id=request.request_id,
+        ignore_eos=request.ignore_eos,
+    )
+
+
+def _prompt(request: gateway_pb2.GenerateRequest) -> Prompt:
+    match request.WhichOneof("input"):
+        case "prompt":
+            return RawPrompt(request.prompt)
+        case "chat":
+            return Conversation(tuple((turn.role, turn.content) for turn in request.chat.messages))
+        case "tokens":
+            return PromptIds(tuple(request.tokens.ids))
+        case _:
+            raise InvalidRequestError("give a prompt, messages or token ids", param="prompt")
+
+
+def happening_to_proto(
+    happening: Happening, tokenizer: Tokenizer, display_name: Callable[[str], str]
+) -> gateway_pb2.GenerateEvent:
+    """One event of the SDK's stream. `display_name` knows nodes by id."""
+    match happening:
+        case Accepted():
+            accepted = gateway_pb2.Accepted(
+                request_id=happening.request_id,
+                model_id=happening.model_id,
+                prompt_tokens=happening.prompt_tokens,
+            )
+            return gateway_pb2.GenerateEvent(accepted=accepted)
+        case Queued():
+            queued = gateway_pb2.QueuedNotice(
+                position=happening.position,
+                reason=happening.reason.code,
+                message=happening.reason.message,
+            )
+            return gateway_pb2.GenerateEvent(queued=queued)
+        case Routed():
+            hops = [
+                gateway_pb2.Hop(
+                    node_id=stage.node_id,
+                    display_name=display_name(stage.node_id),
+                    span=codec.span_to_proto(stage.span),
+                )
+                for stage in happening.route
+            ]
+            return gateway_pb2.GenerateEvent(
+                routed=gateway_pb2.Routed(epoch=happening.epoch, hops=hops)
+            )
+        case Delta():
+            delta = gateway_pb2.TextDelta(
+                text=happening.text,
+                token_ids=[token.token_id for token in happening.tokens],
+                logprobs=[
+                    _logprob(token, token.logprob, tokenizer)
+                    for token in happening.tokens
+                    if token.logprob is not None
+                ],
+            )
+            return gateway_pb2.GenerateEvent(delta=delta)
+        case Finished():
+            return gateway_pb2.GenerateEvent(finished=_finished(happening))
+        case _:
+            assert_never(happening)
+
+
+def _logprob(
+    token: GeneratedToken, logprob: float, tokenizer: Tokenizer
+) -> gateway_pb2.DeltaLogprob:
+    return gateway_pb2.DeltaLogprob(
+        token_id=token.token_id,
+        text=tokenizer.token_text(token.token_id),
+        logprob=logprob,
+        top=[
+            gateway_pb2.TopLogprob(
+                token_id=top.token_id,
+                text=tokenizer.token_text(top.token_id),
+                logprob=top.logprob,
+            )
+            for top in token.top_logprobs
+        ],
+    )
+
+
+def _finished(happening: Finished) -> gateway_pb2.Finished:
+    message = gateway_pb2.Finished(
+        reason=codec.finish_reason_to_proto(happening.reason),
+        prompt_tokens=happening.prompt_tokens,
+        completion_tokens=happening.completion_tokens,
+        ttft_ms=happening.ttft_ms or 0,
+        total_ms=happening.total_ms,
+        num_attempts=happening.num_attempts,
+    )
+    if happening.error is not None:
+        message.status.CopyFrom(_status(happening.error))
+    return message
+
+
+def _status(error: PlaitError) -> common_pb2.Status:
+    reason = Reason(code=error.code, message=error.message)
+    return codec.reason_to_proto(reason, number_of(code_of(error)))

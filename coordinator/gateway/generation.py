@@ -1,0 +1,183 @@
+"""One generation: its prompt, every token it has seen, and what its readers are told.
+
+All methods are synchronous and run on the event loop. The history is bounded by the request's own
+token limit, so a reader may be slow or come late without anything growing.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.gateway.detokenize import Scanned, StopScanner, Utf8Stream
+from coordinator.gateway.happenings import (
+    Accepted,
+    Delta,
+    Finished,
+    GeneratedToken,
+    Happening,
+    Queued,
+    Routed,
+)
+from coordinator.gateway.tokens import Tokenizer
+from plait.clock import Clock
+from plait.errors import PlaitError
+from plait.types import FinishReason, ModelId, Reason, RequestId, Route, SamplingParams
+
+NOTICES_MAX: Final = 64
+"""Queue and route notices kept per generation; later ones are not told."""
+
+
+class Generation:
+    """The state of one request, from submission to its last token."""
+
+    def __init__(
+        self,
+        *,
+        request_id: RequestId,
+        model_id: ModelId,
+        key_id: str,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        sampling: SamplingParams,
+        stop: Sequence[str],
+        stop_token_ids: Sequence[int],
+        tokenizer: Tokenizer,
+        clock: Clock,
+    ) -> None:
+        self.request_id: Final = request_id
+        self.model_id: Final = model_id
+        self.key_id: Final = key_id
+        self.prompt_ids: Final = tuple(prompt_ids)
+        self.max_new_tokens: Final = max_new_tokens
+        self.sampling: Final = sampling
+        self.stop: Final = tuple(stop)
+        self.stop_token_ids: Final = tuple(stop_token_ids)
+        self.tokenizer: Final = tokenizer
+        self.generated_ids: list[int] = []
+        self.finished: Finished | None = None
+        self.finished_ms: int | None = None
+        self.history: list[Happening] = []
+        self._clock = clock
+        self._submitted_ms = clock.monotonic_ms()
+        self._first_token_ms: int | None = None
+        self._num_attempts = 0
+        self._num_notices = 0
+        self._utf8 = Utf8Stream()
+        self._scanner = StopScanner(stop)
+        self._fed_chars = 0
+        self._released_chars = 0
+        self._unreleased: list[tuple[int, GeneratedToken]] = []
+        self._wakers: set[asyncio.Event] = set()
+
+    # What the relay tells.
+
+    def on_accepted(self) -> None:
+        """The core knows the request."""
+        self._tell(
+            Accepted(
+                request_id=self.request_id,
+                model_id=self.model_id,
+                prompt_tokens=len(self.prompt_ids),
+            )
+        )
+
+    def on_queued(self, position: int, reason: Reason) -> None:
+        """The request waits."""
+        self._notice(Queued(position=position, reason=reason))
+
+    def on_routed(self, epoch: int, route: Route) -> None:
+        """A chain has opened for it."""
+        self._num_attempts += 1
+        self._notice(Routed(epoch=epoch, route=route))
+
+    def on_token(
+        self, token: GeneratedToken, finish_reason: FinishReason | None
+    ) -> FinishReason | None:
+        """Take the next token. Returns why the generation is over, or None while it goes on.
+
+        `finish_reason` is the last stage's opinion; stop strings and the token limit are ours.
+        """
+        if self.finished is not None:
+            return self.finished.reason
+        if self._first_token_ms is None:
+            self._first_token_ms = self._clock.monotonic_ms()
+        self.generated_ids.append(token.token_id)
+        piece = b"" if token.is_stop else self.tokenizer.token_bytes(token.token_id)
+        self._unreleased.append((self._fed_chars, token))
+        reason = FinishReason.STOP if token.is_stop else finish_reason
+        if reason is None and len(self.generated_ids) >= self.max_new_tokens:
+            reason = FinishReason.LENGTH
+        scanned = self._feed(self._utf8.feed(piece))
+        if not scanned.is_stopped and reason is not None:
+            rest = self._feed(self._utf8.flush())
+            scanned = Scanned(scanned.text + rest.text, rest.is_stopped)
+        if scanned.is_stopped:
+            reason = FinishReason.STOP
+        self._release(scanned, is_last=reason is not None)
+        if reason is not None:
+            self._finish(reason, None)
+        return reason
+
+    def on_ended(self, reason: FinishReason, error: PlaitError | None) -> None:
+        """The request is over for another reason than a token."""
+        if self.finished is None:
+            self._finish(reason, error)
+
+    # What readers use.
+
+    def watch(self, waker: asyncio.Event) -> None:
+        """Set `waker` whenever the history grows."""
+        self._wakers.add(waker)
+
+    def unwatch(self, waker: asyncio.Event) -> None:
+        """Stop waking `waker`."""
+        self._wakers.discard(waker)
+
+    # Helpers.
+
+    def _feed(self, text: str) -> Scanned:
+        self._fed_chars += len(text)
+        return self._scanner.feed(text)
+
+    def _release(self, scanned: Scanned, *, is_last: bool) -> None:
+        """Give out `scanned.text` and the tokens that began before its end."""
+        text = scanned.text
+        if scanned.is_stopped:
+            # Tokens that begin inside the stop string stay untold; those before it are out or go.
+            end = self._released_chars + len(text)
+            ready = [token for start, token in self._unreleased if start < end]
+            self._unreleased.clear()
+        else:
+            if is_last:
+                text += self._scanner.flush()
+            held_from = self._fed_chars - len(self._scanner.held)
+            is_free = not self._scanner.held
+            ready = [token for start, token in self._unreleased if is_free or start < held_from]
+            del self._unreleased[: len(ready)]
+        self._released_chars += len(text)
+        if text or ready:
+            self._tell(Delta(text=text, tokens=tuple(ready)))
+
+    def _finish(self, reason: FinishReason, error: PlaitError | None) -> None:
+        now_ms = self.finished_ms = self._clock.monotonic_ms()
+        first_ms = self._first_token_ms
+        self.finished = Finished(
+            reason=reason,
+            error=error,
+            prompt_tokens=len(self.prompt_ids),
+            completion_tokens=len(self.generated_ids),
+            ttft_ms=None if first_ms is None else first_ms - self._submitted_ms,
+            total_ms=now_ms - self._submitted_ms,
+            num_attempts=self._num_attempts,
+        )
+        self._tell(self.finished)
+
+    def _notice(self, happening: Happening) -> None:
+        if self.finished is None and self._num_notices < NOTICES_MAX:
+            self._num_notices += 1
+            self._tell(happening)
+
+    def _tell(self, happening: Happening) -> None:
+        self.history.append(happening)
+        for waker in self._wakers:
+            waker.set()

@@ -1,0 +1,68 @@
+"""What a client can be told about its generation, in order: accepted, queued, routed, text, end."""
+
+from dataclasses import dataclass
+
+from plait.errors import PlaitError
+from plait.types import FinishReason, ModelId, Reason, RequestId, Route, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The request is valid and handed to the core."""
+
+    request_id: RequestId
+    model_id: ModelId
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The request waits for a chain; `position` counts from 1."""
+
+    position: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """A chain serves the request; again, with a higher epoch, when the first one broke."""
+
+    epoch: int
+    route: Route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedToken:
+    """One token. `logprob` is None where none was asked for; natural logarithms.
+
+    `is_stop` marks an end-of-sequence token: it has no text in the answer.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+    is_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """New text and the tokens behind it; the text is empty while a character is incomplete."""
+
+    text: str
+    tokens: tuple[GeneratedToken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end. `error` is set when `reason` is ERROR. Times in ms since the submission."""
+
+    reason: FinishReason
+    error: PlaitError | None
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_ms: int | None
+    total_ms: int
+    num_attempts: int
+
+
+Happening = Accepted | Queued | Routed | Delta | Finished

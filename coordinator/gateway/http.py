@@ -1,0 +1,180 @@
+"""The HTTP door: OpenAI's API, health and readiness."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from coordinator.gateway.auth import Authenticator
+from coordinator.gateway.catalogue import Catalogue
+from coordinator.gateway.completions import CompletionResponse
+from coordinator.gateway.fields import parse_object
+from coordinator.gateway.generate import Generator
+from coordinator.gateway.http_errors import error_response, json_response
+from coordinator.gateway.limits import DoorLimits, Turnstile
+from coordinator.gateway.schema import CompletionOrder, read_chat, read_completion
+from coordinator.ports import ApiKey, ViewSource
+from plait.clock import Clock
+from plait.errors import InvalidRequestError, PlaitError, ServiceError
+from plait.log import get
+from plait.types import ModelSpec
+
+OWNER: Final = "plait"
+log = get("http")
+
+
+class HttpDoor:
+    """What the routes need; `app()` makes the ASGI application."""
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        catalogue: Catalogue,
+        authenticator: Authenticator,
+        turnstile: Turnstile,
+        views: ViewSource,
+        limits: DoorLimits,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._generator = generator
+        self._catalogue = catalogue
+        self._authenticator = authenticator
+        self._turnstile = turnstile
+        self._views = views
+        self._limits = limits
+        self._clock = clock
+        self._new_id = new_id
+        self._created_s = clock.unix_ms() // 1000
+
+    def app(self) -> FastAPI:
+        """A fresh application with all routes; a dashboard may be mounted on it."""
+        app = FastAPI(title="plait", docs_url=None, redoc_url=None, openapi_url=None)
+        add = app.add_api_route
+        add("/v1/chat/completions", self.chat, methods=["POST"])
+        add("/v1/completions", self.complete, methods=["POST"])
+        add("/v1/models", self.models, methods=["GET"])
+        add("/v1/models/{model_id:path}", self.model, methods=["GET"])
+        add("/health", self.health, methods=["GET"])
+        add("/ready", self.ready, methods=["GET"])
+        app.add_exception_handler(PlaitError, _on_plait_error)
+        app.add_exception_handler(HTTPException, _on_http_error)
+        app.add_exception_handler(Exception, _on_bug)
+        return app
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        return await self._complete(request, read_chat, "chatcmpl-")
+
+    async def complete(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        return await self._complete(request, read_completion, "cmpl-")
+
+    async def _complete(
+        self,
+        request: Request,
+        read: Callable[[Mapping[str, object]], CompletionOrder],
+        prefix: str,
+    ) -> Response:
+        key = await self._authenticate(request)
+        order = read(parse_object(await self._body(request)))
+        self._catalogue.find(order.model_id)
+        return CompletionResponse(
+            order=order,
+            key_id=key.key_id,
+            address=request.client.host if request.client is not None else "unknown",
+            generator=self._generator,
+            turnstile=self._turnstile,
+            limits=self._limits,
+            clock=self._clock,
+            response_id=prefix + self._new_id(),
+        )
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        await self._authenticate(request)
+        entries = [self._model_entry(spec) for spec in self._catalogue.specs.values()]
+        return json_response({"object": "list", "data": entries})
+
+    async def model(self, request: Request, model_id: str) -> Response:
+        """GET /v1/models/{id}."""
+        await self._authenticate(request)
+        return json_response(self._model_entry(self._catalogue.find(model_id)))
+
+    async def health(self) -> Response:
+        """GET /health: the process answers."""
+        return json_response({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """GET /ready: 200 when a model can be served, else 503 and the layers that are missing."""
+        view = self._views.view()
+        is_ready = any(model.is_ready for model in view.models)
+        content = {
+            "status": "ready" if is_ready else "not_ready",
+            "models": [
+                {
+                    "id": model.model_id,
+                    "ready": model.is_ready,
+                    "missing_layers": [list(span) for span in model.missing],
+                    "advice": model.advice,
+                }
+                for model in view.models
+            ],
+        }
+        return json_response(content, 200 if is_ready else 503)
+
+    async def _authenticate(self, request: Request) -> ApiKey:
+        return await self._authenticator.check(request.headers.get("authorization"))
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._limits.body_bytes_max
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise InvalidRequestError(
+                            f"the body is larger than {limit} bytes", reason="body_too_large"
+                        )
+                    parts.append(part)
+        except TimeoutError:
+            raise InvalidRequestError(
+                f"the body did not come within {self._limits.body_s:g} s", reason="body_timeout"
+            ) from None
+        return b"".join(parts)
+
+    def _model_entry(self, spec: ModelSpec) -> dict[str, object]:
+        return {
+            "id": spec.model_id,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": OWNER,
+        }
+
+
+async def _on_plait_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PlaitError)
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    problem = InvalidRequestError(
+        f"{request.method} {request.url.path}: {error.detail}",
+        reason="not_found" if error.status_code == 404 else "invalid_request",
+    )
+    response = error_response(problem)
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("bug", path=request.url.path, kind=type(error).__name__)
+    return error_response(ServiceError("plait failed on this request; its log says why"))

@@ -1,0 +1,62 @@
+"""plait's errors as OpenAI's error objects."""
+
+import json
+from typing import Final
+
+from starlette.responses import Response
+
+from plait.errors import (
+    AuthenticationError,
+    CancelledByClientError,
+    DeadlineError,
+    InvalidRequestError,
+    ModelError,
+    OverloadedError,
+    PlaitError,
+    UnavailableError,
+)
+
+_STATUSES: Final[tuple[tuple[type[PlaitError], int, str], ...]] = (
+    (InvalidRequestError, 400, "invalid_request_error"),
+    (AuthenticationError, 401, "authentication_error"),
+    (ModelError, 404, "invalid_request_error"),
+    (OverloadedError, 429, "rate_limit_error"),
+    (UnavailableError, 503, "service_unavailable_error"),
+    (DeadlineError, 503, "service_unavailable_error"),
+    (CancelledByClientError, 499, "cancelled_error"),
+)
+_RETRY_AFTER_S: Final = {429: "1", 503: "5"}
+_SPECIAL: Final = {"body_too_large": 413, "body_timeout": 408, "not_found": 404}
+
+
+def status_of(error: PlaitError) -> int:
+    """The HTTP status of an error."""
+    if error.code in _SPECIAL:
+        return _SPECIAL[error.code]
+    return next((status for kind, status, _ in _STATUSES if isinstance(error, kind)), 500)
+
+
+def error_object(error: PlaitError) -> dict[str, object]:
+    """`{"error": {"message", "type", "param", "code"}}`."""
+    kind = next((word for kind, _, word in _STATUSES if isinstance(error, kind)), "server_error")
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    if isinstance(error, ModelError):
+        param = "model"
+    return {"error": {"message": error.message, "type": kind, "param": param, "code": error.code}}
+
+
+def error_response(error: PlaitError) -> Response:
+    """The error as a response, with Retry-After where a retry helps."""
+    status = status_of(error)
+    headers = {"retry-after": _RETRY_AFTER_S[status]} if status in _RETRY_AFTER_S else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_response(error_object(error), status, headers)
+
+
+def json_response(
+    content: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Compact JSON in UTF-8."""
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Response(body.encode(), status, headers, "application/json")

@@ -1,0 +1,68 @@
+"""The messages of a chat, as (role, text) pairs."""
+
+from typing import Final
+
+from coordinator.gateway import fields
+from coordinator.gateway.fields import Fields
+from plait.errors import InvalidRequestError
+
+MESSAGES_MAX: Final = 4_096
+_ROLES: Final = {
+    "system": "system",
+    "developer": "system",  # its successor in the published API; open models know `system`
+    "user": "user",
+    "assistant": "assistant",
+}
+_REFUSED: Final = frozenset(
+    {"annotations", "audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"}
+)
+_PART_REFUSED: Final = frozenset({"prompt_cache_breakpoint"})
+
+
+def read_messages(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    """Raises InvalidRequestError naming the place: `messages[3].content[0].type`."""
+    items = fields.array(name, value)
+    if not items:
+        raise InvalidRequestError(f"{name} must hold at least one message", param=name)
+    if len(items) > MESSAGES_MAX:
+        raise InvalidRequestError(
+            f"{name} holds {len(items)} messages, at most {MESSAGES_MAX}", param=name
+        )
+    return tuple(_read_message(f"{name}[{at}]", item) for at, item in enumerate(items))
+
+
+def _read_message(name: str, value: object) -> tuple[str, str]:
+    reader = Fields(fields.json_object(name, value), name)
+    role = reader.require("role", fields.text)
+    if role not in _ROLES:
+        raise InvalidRequestError(
+            f"{name}.role {role!r} is not supported: plait knows {', '.join(_ROLES)}",
+            param=f"{name}.role",
+        )
+    content = reader.require("content", _read_content)
+    reader.refuse_rest(_REFUSED)
+    return _ROLES[role], content
+
+
+def _read_content(name: str, value: object) -> str:
+    """A string, or an array of text parts."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise InvalidRequestError(
+            f"{name} must be a string or an array of text parts", param=name, reason="invalid_type"
+        )
+    return "".join(_read_part(f"{name}[{at}]", part) for at, part in enumerate(value))
+
+
+def _read_part(name: str, value: object) -> str:
+    reader = Fields(fields.json_object(name, value), name)
+    kind = reader.require("type", fields.text)
+    if kind != "text":
+        raise InvalidRequestError(
+            f"{name}.type {kind!r} is not supported: plait takes text parts only",
+            param=f"{name}.type",
+        )
+    content = reader.require("text", fields.text)
+    reader.refuse_rest(_PART_REFUSED)
+    return content

@@ -1,0 +1,176 @@
+"""OpenAI's response objects, for answers and for chunks of a stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordinator.gateway.happenings import Delta, Finished, GeneratedToken
+from coordinator.gateway.tokens import Tokenizer
+from plait.types import FinishReason
+
+Json = dict[str, object]
+
+LOGPROB_MIN: Final = -9999.0
+"""What the published API writes for a probability of zero."""
+
+_FINISH_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What all objects of one response share. `created_s` is Unix time."""
+
+    response_id: str
+    created_s: int
+    model_id: str
+    is_chat: bool
+    top_logprobs: int | None
+
+
+@dataclass(slots=True)
+class ChoiceState:
+    """One choice as it grows. `text_chars` is the length of the text so far."""
+
+    index: int
+    tokenizer: Tokenizer
+    text_chars: int = 0
+    has_role: bool = False
+    parts: list[str] = field(default_factory=list)
+    tokens: list[GeneratedToken] = field(default_factory=list)
+
+
+def finish_word(finished: Finished) -> str | None:
+    """OpenAI's finish_reason; None where the generation failed."""
+    return _FINISH_REASONS.get(finished.reason)
+
+
+def usage_of(finished: Sequence[Finished], num_choices_per_prompt: int = 1) -> Json:
+    """Token counts over all choices; a prompt with several choices counts once."""
+    prompt = sum(end.prompt_tokens for end in finished[::num_choices_per_prompt])
+    completion = sum(end.completion_tokens for end in finished)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def role_chunk(envelope: Envelope, choice: ChoiceState) -> Json:
+    """A chat stream's first chunk of a choice: the role and no text."""
+    delta = {"role": "assistant", "content": ""}
+    return _chunk(envelope, {"index": choice.index, "delta": delta, **_rest(None, None)})
+
+
+def text_chunk(envelope: Envelope, choice: ChoiceState, delta: Delta) -> Json:
+    """A piece of text."""
+    logprobs = logprobs_of(envelope, choice, delta.tokens)
+    choice.text_chars += len(delta.text)
+    body: Json = {"delta": {"content": delta.text}} if envelope.is_chat else {"text": delta.text}
+    return _chunk(envelope, {"index": choice.index, **body, **_rest(logprobs, None)})
+
+
+def end_chunk(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json:
+    """The last chunk of a choice."""
+    body: Json = {"delta": {}} if envelope.is_chat else {"text": ""}
+    word = finish_word(finished)
+    return _chunk(envelope, {"index": choice.index, **body, **_rest(None, word)})
+
+
+def usage_chunk(envelope: Envelope, usage: Json) -> Json:
+    """The chunk behind the last choice where usage was asked for."""
+    return {**_chunk(envelope, None), "usage": usage}
+
+
+def answer(
+    envelope: Envelope, choices: Sequence[tuple[ChoiceState, Finished]], usage: Json
+) -> Json:
+    """The whole response of a request that does not stream."""
+    return {
+        "id": envelope.response_id,
+        "object": "chat.completion" if envelope.is_chat else "text_completion",
+        "created": envelope.created_s,
+        "model": envelope.model_id,
+        "choices": [_choice(envelope, choice, finished) for choice, finished in choices],
+        "usage": usage,
+    }
+
+
+def _choice(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json:
+    text = "".join(choice.parts)
+    message = {"role": "assistant", "content": text, "refusal": None}
+    body: Json = {"message": message} if envelope.is_chat else {"text": text}
+    choice.text_chars = 0
+    logprobs = logprobs_of(envelope, choice, choice.tokens)
+    return {"index": choice.index, **body, **_rest(logprobs, finish_word(finished))}
+
+
+def _rest(logprobs: Json | None, finish_reason: str | None) -> Json:
+    return {"logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _chunk(envelope: Envelope, choice: Json | None) -> Json:
+    return {
+        "id": envelope.response_id,
+        "object": "chat.completion.chunk" if envelope.is_chat else "text_completion",
+        "created": envelope.created_s,
+        "model": envelope.model_id,
+        "choices": [] if choice is None else [choice],
+    }
+
+
+def logprobs_of(
+    envelope: Envelope, choice: ChoiceState, tokens: Sequence[GeneratedToken]
+) -> Json | None:
+    """The `logprobs` object of some tokens; None where they were not asked for."""
+    if envelope.top_logprobs is None:
+        return None
+    told = [token for token in tokens if not token.is_stop and token.logprob is not None]
+    if envelope.is_chat:
+        return {
+            "content": [
+                {
+                    **_entry(choice.tokenizer, token.token_id, token.logprob),
+                    "top_logprobs": [
+                        _entry(choice.tokenizer, top.token_id, top.logprob)
+                        for top in token.top_logprobs[: envelope.top_logprobs]
+                    ],
+                }
+                for token in told
+            ],
+            "refusal": None,
+        }
+    offsets: list[int] = []
+    at = choice.text_chars
+    for token in told:
+        offsets.append(at)
+        at += len(_text(choice.tokenizer, token.token_id))
+    return {
+        "tokens": [_text(choice.tokenizer, token.token_id) for token in told],
+        "token_logprobs": [_finite(token.logprob) for token in told],
+        "top_logprobs": [
+            {
+                _text(choice.tokenizer, top.token_id): _finite(top.logprob)
+                for top in token.top_logprobs[: envelope.top_logprobs]
+            }
+            for token in told
+        ]
+        if envelope.top_logprobs
+        else None,
+        "text_offset": offsets,
+    }
+
+
+def _entry(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> Json:
+    return {
+        "token": _text(tokenizer, token_id),
+        "logprob": _finite(logprob),
+        "bytes": list(tokenizer.token_bytes(token_id)) or None,
+    }
+
+
+def _text(tokenizer: Tokenizer, token_id: int) -> str:
+    return tokenizer.token_text(token_id)
+
+
+def _finite(logprob: float | None) -> float:
+    return LOGPROB_MIN if logprob is None else max(logprob, LOGPROB_MIN)
