@@ -1,0 +1,197 @@
+"""What is open, what waits, and what goes into the next step. Plain bookkeeping: no thread, no
+tensor; the host holds its lock around every call."""
+
+from collections import deque
+from collections.abc import Hashable
+
+from node.engine.kv_cache import KvLedger
+from node.engine.sequence import Sequence, StepItem
+from node.ports import SequenceOpen, StageWork
+from plait.errors import FrameError, OverloadedError, UnavailableError
+from plait.types import HeldSpan, ModelSpec, RequestId
+
+
+class Batcher:
+    """Admits sequences against the KV ledger and works against a bounded queue.
+
+    A step takes works in the order they came, one of a sequence, until `step_tokens_max` is
+    reached; the oldest is always taken, so that nothing starves and nothing is too long to run.
+    """
+
+    def __init__(self, *, step_tokens_max: int, queue_tokens_max: int) -> None:
+        self._step_tokens_max = step_tokens_max
+        self._queue_tokens_max = queue_tokens_max
+        self._spec: ModelSpec | None = None
+        self._held: HeldSpan | None = None
+        self._ledger = KvLedger(0)
+        self._sequences: dict[RequestId, Sequence] = {}
+        self._queue: deque[StepItem] = deque()
+        self._closed: list[Hashable] = []
+        self.queue_tokens = 0
+
+    @property
+    def held(self) -> HeldSpan | None:
+        return self._held
+
+    @property
+    def kv_tokens_reserved(self) -> int:
+        return self._ledger.num_reserved
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queue)
+
+    def hold(self, spec: ModelSpec, held: HeldSpan) -> None:
+        """Admit requests for a span that is now loaded."""
+        self._spec, self._held = spec, held
+        self._ledger = KvLedger(held.kv_tokens_max)
+
+    def drop(self) -> list[StageWork]:
+        """Close everything and hold nothing; returns the works that nobody will run now."""
+        waiting = [item.work for item in self._queue]
+        for sequence in self._sequences.values():
+            sequence.is_open = False
+        self._spec, self._held = None, None
+        self._ledger = KvLedger(0)
+        self._sequences.clear()
+        self._queue.clear()
+        self._closed.clear()
+        self.queue_tokens = 0
+        return waiting
+
+    def open(self, opened: SequenceOpen) -> None:
+        """Admit a sequence and close an older epoch of its request.
+
+        Raises UnavailableError where its span is not held, OverloadedError(reason="kv_full"),
+        FrameError for what no request may ask (an old epoch, no slots, more than the context).
+        """
+        spec, held = self._spec, self._held
+        if spec is None or held is None or not held.span.contains(opened.span):
+            holds = "nothing" if held is None else f"layers {held.span}"
+            raise UnavailableError(
+                f"layers {opened.span} were asked of a node that holds {holds}",
+                reason="span_not_held",
+            )
+        if not 0 < opened.kv_tokens <= spec.context_tokens_max:
+            raise FrameError(
+                f"{opened.kv_tokens} KV slots: the context has {spec.context_tokens_max}",
+                reason="kv_tokens_invalid",
+            )
+        if opened.sampling is not None and not _fit(opened, spec.vocab_size):
+            raise FrameError("a penalty names a token outside the vocabulary")
+        older = self._sequences.get(opened.request_id)
+        if older is not None:
+            if older.opened.epoch >= opened.epoch:
+                raise FrameError(
+                    f"epoch {opened.epoch} of {opened.request_id} is open or over",
+                    reason="epoch_stale",
+                )
+            self._forget(older)
+        sequence = Sequence(opened)
+        self._ledger.reserve(sequence.key, opened.kv_tokens)
+        self._sequences[opened.request_id] = sequence
+
+    def close(self, request_id: RequestId, epoch: int) -> None:
+        """Free `epoch` and older ones; nothing happens where none is open."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence.opened.epoch <= epoch:
+            self._forget(sequence)
+
+    def submit(self, work: StageWork) -> bool:
+        """Queue a work. False where its sequence is not open (a late frame: ignored).
+
+        Raises FrameError for a wrong position, shape or token, and
+        OverloadedError(reason="queue_full").
+        """
+        sequence = self._sequences.get(work.request_id)
+        if sequence is None or sequence.opened.epoch != work.epoch:
+            return False
+        assert self._spec is not None
+        _check(work, sequence, self._spec)
+        if self.queue_tokens + work.num_tokens > self._queue_tokens_max and self._queue:
+            raise OverloadedError(
+                f"{self.queue_tokens} tokens wait for a step already", reason="queue_full"
+            )
+        sequence.next_position = work.position + work.num_tokens
+        self._queue.append(StepItem(sequence, work))
+        self.queue_tokens += work.num_tokens
+        return True
+
+    def take(self) -> tuple[list[Hashable], list[StepItem]]:
+        """Keys of sequences closed since the last call, and the works of the next step."""
+        closed, self._closed = self._closed, []
+        taken: list[StepItem] = []
+        later: deque[StepItem] = deque()
+        busy: set[Hashable] = set()
+        tokens = 0
+        while self._queue:
+            item = self._queue.popleft()
+            fits = not taken or tokens + item.work.num_tokens <= self._step_tokens_max
+            if fits and item.sequence.key not in busy:
+                taken.append(item)
+                tokens += item.work.num_tokens
+            else:
+                later.append(item)
+            busy.add(item.sequence.key)
+        self._queue = later
+        self.queue_tokens -= tokens
+        return closed, taken
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.is_open = False
+        self._ledger.release(sequence.key)
+        del self._sequences[sequence.opened.request_id]
+        self._closed.append(sequence.key)
+        kept = deque(item for item in self._queue if item.sequence is not sequence)
+        if len(kept) != len(self._queue):
+            self._queue = kept
+            self.queue_tokens = sum(item.work.num_tokens for item in kept)
+
+
+def _fit(opened: SequenceOpen, vocab_size: int) -> bool:
+    return all(
+        0 <= token < vocab_size
+        for ids in (opened.penalty_prompt_ids, opened.penalty_generated_ids)
+        for token in ids
+    )
+
+
+def _check(work: StageWork, sequence: Sequence, spec: ModelSpec) -> None:
+    """Everything in a work came from outside. Raises FrameError where it does not fit."""
+    opened = sequence.opened
+    if work.num_tokens < 1 or work.position != sequence.next_position:
+        raise FrameError(
+            f"{work.num_tokens} rows at position {work.position} of {work.request_id}: "
+            f"position {sequence.next_position} comes next",
+            reason="position_invalid",
+        )
+    if work.position + work.num_tokens > opened.kv_tokens:
+        raise FrameError(
+            f"{work.request_id} reserved {opened.kv_tokens} KV slots and sends more",
+            reason="position_invalid",
+        )
+    if opened.span.start == 0:
+        ids = work.token_ids
+        if ids is None or len(ids) != work.num_tokens:
+            raise FrameError(
+                "a first stage takes one token id for each row", reason="shape_invalid"
+            )
+        if min(ids) < 0 or max(ids) >= spec.vocab_size:
+            raise FrameError(
+                f"a token id is outside the vocabulary of {spec.vocab_size}",
+                reason="token_invalid",
+            )
+    else:
+        expected = work.num_tokens * spec.hidden_size * work.dtype.num_bytes
+        hidden_bytes = 0 if work.hidden is None else memoryview(work.hidden).nbytes
+        if work.token_ids is not None or hidden_bytes != expected:
+            raise FrameError(
+                f"{hidden_bytes} bytes of hidden states, {expected} expected",
+                reason="shape_invalid",
+            )
+    if work.sample and opened.span.end == spec.num_layers and opened.sampling is None:
+        raise FrameError("a token was asked of a sequence without sampling parameters")

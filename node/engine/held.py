@@ -1,0 +1,116 @@
+"""From a source of weights to something that runs: memory, weights, cache, runner."""
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+from node.engine.device import Device
+from node.engine.kv_cache import KvPool
+from node.engine.linear import can_pack
+from node.engine.loader import load_stage
+from node.engine.memory import plan_memory
+from node.engine.runner import Runner
+from node.ports import LoadProgress
+from plait.errors import ModelError, WeightsError
+from plait.models.source import TensorSource
+from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
+
+OpenSource = Callable[[ModelSource], TensorSource]
+"""Opens weights; may take its time. Raises ModelError or WeightsError."""
+
+
+class Loader:
+    """Loads spans onto one device within its memory."""
+
+    def __init__(
+        self,
+        device: Device,
+        open_source: OpenSource,
+        *,
+        memory_bytes: int | None,
+        kv_tokens_max: int,
+        step_tokens_max: int,
+    ) -> None:
+        self._device = device
+        self._open_source = open_source
+        self._memory_bytes = memory_bytes
+        self._kv_tokens_max = kv_tokens_max
+        self._step_tokens_max = step_tokens_max
+
+    def usable_bytes(self) -> int:
+        """What weights, buffers and KV may take together: the owner's limit or what is free."""
+        free = self._device.free_bytes()
+        return free if self._memory_bytes is None else min(free, self._memory_bytes)
+
+    def load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        *,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> tuple[Runner, HeldSpan]:
+        """Read and build `span`. Raises as `EngineHost.load` does."""
+        if span.end > spec.num_layers:
+            raise ModelError(f"{spec.model_id} has {spec.num_layers} layers, no {span}")
+        plan = plan_memory(
+            spec,
+            span,
+            self._device.compute_dtype,
+            usable_bytes=self.usable_bytes(),
+            kv_tokens_min=kv_tokens_min,
+            kv_tokens_max=self._kv_tokens_max,
+            step_tokens_max=self._step_tokens_max,
+            packs_weights=can_pack(self._device.kind, self._device.dtype),
+        )
+        progress("fetching", 0, 0)
+        opened = self._open_source(source)
+        try:
+            _check_digest(opened, source)
+            stage = load_stage(
+                opened,
+                spec,
+                span,
+                self._device,
+                num_positions=min(spec.context_tokens_max, plan.kv_tokens),
+                share_embedding=plan.share_embedding,
+                progress=lambda done, total: progress("loading", done, total),
+            )
+            digest, read_bytes = opened.digest, opened.read_bytes
+        finally:
+            opened.close()
+        pool = KvPool(
+            num_layers=len(span),
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            num_slots=plan.kv_tokens,
+            device=self._device,
+        )
+        held = HeldSpan(
+            model_id=spec.model_id,
+            span=span,
+            allocation_epoch=allocation_epoch,
+            digest=digest,
+            weight_bytes=stage.weight_bytes,
+            read_bytes=read_bytes,
+            kv_tokens_max=plan.kv_tokens,
+        )
+        return Runner(stage, pool, self._device), held
+
+    def release(self) -> None:
+        """Give memory that nothing refers to any more back to the system."""
+        gc.collect()
+        if self._device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _check_digest(opened: TensorSource, source: ModelSource) -> None:
+    if source.digest is not None and source.digest != opened.digest:
+        raise WeightsError(
+            f"the weights of {source.name} have digest {opened.digest[:12]}, the network uses "
+            f"{source.digest[:12]}: pull them again with `plait model pull {source.name}`",
+            reason="weights_digest",
+        )

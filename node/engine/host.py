@@ -1,0 +1,278 @@
+"""The engine in its own thread: `node.ports.EngineHost` over a runner."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from node.engine.batcher import Batcher
+from node.engine.device import Device
+from node.engine.held import Loader, OpenSource
+from node.engine.measure import measure_device, measure_layer
+from node.engine.runner import Runner
+from node.engine.sequence import StepItem
+from node.ports import (
+    DeviceReport,
+    EngineStats,
+    LoadProgress,
+    ResultSink,
+    SequenceOpen,
+    StageResult,
+    StageWork,
+)
+from plait.errors import UnavailableError
+from plait.types import HeldSpan, LayerSpan, LayerTiming, ModelSource, ModelSpec, Reason, RequestId
+
+_T = TypeVar("_T")
+_STOP_TIMEOUT_S = 30.0
+_IDLE_WAIT_S = 1.0
+_STAGE_MS_KEPT = 0.9
+"""Share of the old value when a step's time is averaged into `stage_ms`."""
+
+
+class ThreadedEngineHost:
+    """Owns the device in one thread; the event loop only queues and hears.
+
+    `memory_bytes` caps what is used of the device (None: what is free when it is asked for),
+    `num_threads` is torch's, in the engine's thread (None: torch's default). `open_source` opens
+    weights; `now_ns` measures steps.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        open_source: OpenSource,
+        *,
+        memory_bytes: int | None = None,
+        kv_tokens_max: int = 32_768,
+        step_tokens_max: int = 512,
+        queue_tokens_max: int = 65_536,
+        num_threads: int | None = None,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._device = device
+        self._loader = Loader(
+            device,
+            open_source,
+            memory_bytes=memory_bytes,
+            kv_tokens_max=kv_tokens_max,
+            step_tokens_max=step_tokens_max,
+        )
+        self._num_threads = num_threads
+        self._now_ns = now_ns
+        self._batcher = Batcher(step_tokens_max=step_tokens_max, queue_tokens_max=queue_tokens_max)
+        self._wake = threading.Condition()
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sink: ResultSink | None = None
+        self._stopping = False
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._runner: Runner | None = None
+        self._stage_ms = 0.0
+        self._tokens_total = 0
+        self._steps_total = 0
+        self.late_works_total = 0
+
+    def start(self, sink: ResultSink) -> None:
+        """Start the thread; call on the event loop that is to hear the results."""
+        assert self._thread is None, "the engine runs already"
+        self._loop = asyncio.get_running_loop()
+        self._sink = sink
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="plait-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish the step under way, free the device and end the thread. Idempotent."""
+        thread = self._thread
+        if thread is None:
+            return
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        await asyncio.to_thread(thread.join, _STOP_TIMEOUT_S)
+        self._thread = None
+        for call in list(self._calls):
+            if not call.done():
+                call.set_exception(UnavailableError("the engine was stopped"))
+
+    async def measure_device(self) -> DeviceReport:
+        return await self._call(lambda: measure_device(self._device, self._loader.usable_bytes()))
+
+    async def measure_layer(self, spec: ModelSpec) -> LayerTiming:
+        return await self._call(lambda: measure_layer(self._device, spec))
+
+    async def load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        *,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> HeldSpan:
+        """As the port says. What was held is freed first, also where loading then fails."""
+
+        def report(phase: str, done: int, total: int) -> None:
+            self._post(progress, phase, done, total)
+
+        def load() -> HeldSpan:
+            self._drop()
+            runner, held = self._loader.load(
+                spec,
+                source,
+                span,
+                allocation_epoch=allocation_epoch,
+                kv_tokens_min=kv_tokens_min,
+                progress=report,
+            )
+            with self._wake:
+                self._runner = runner
+                self._batcher.hold(spec, held)
+            return held
+
+        return await self._call(load)
+
+    async def unload(self) -> None:
+        await self._call(self._drop)
+
+    def open(self, sequence: SequenceOpen) -> None:
+        """As the port says; also raises UnavailableError (span not held) and FrameError."""
+        with self._wake:
+            self._batcher.open(sequence)
+
+    def close(self, request_id: RequestId, epoch: int) -> None:
+        with self._wake:
+            self._batcher.close(request_id, epoch)
+
+    def submit(self, work: StageWork) -> None:
+        """As the port says. Works of sequences that are not open are counted and ignored.
+
+        Raises FrameError for a wrong position, shape or token, OverloadedError("queue_full").
+        """
+        with self._wake:
+            if self._batcher.submit(work):
+                self._wake.notify()
+            else:
+                self.late_works_total += 1
+
+    def stats(self) -> EngineStats:
+        with self._wake:
+            held = self._batcher.held
+            return EngineStats(
+                kv_tokens_max=0 if held is None else held.kv_tokens_max,
+                kv_tokens_reserved=self._batcher.kv_tokens_reserved,
+                num_sequences=self._batcher.num_sequences,
+                stage_ms=self._stage_ms,
+                tokens_total=self._tokens_total,
+                queue_tokens=self._batcher.queue_tokens,
+                steps_total=self._steps_total,
+            )
+
+    async def _call(self, job: Callable[[], _T]) -> _T:
+        """Run `job` in the engine's thread, between steps."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:  # the job's root: its caller hears what went wrong
+                self._post(_settle, future, None, error)
+            else:
+                self._post(_settle, future, result, None)
+
+        with self._wake:
+            if self._thread is None or self._stopping:
+                raise UnavailableError("the engine is stopped")
+            self._jobs.append(run)
+            self._wake.notify()
+        return await future
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to hear
+            self._stopping = True
+
+    def _run(self) -> None:
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        while True:
+            with self._wake:
+                while not (self._jobs or self._batcher.has_work or self._stopping):
+                    self._wake.wait(_IDLE_WAIT_S)
+                if self._stopping:
+                    break
+                job = self._jobs.popleft() if self._jobs else None
+                closed, items = ([], []) if job is not None else self._batcher.take()
+            if job is not None:
+                job()
+                continue
+            assert self._runner is not None
+            for key in closed:
+                self._runner.pool.free(key)
+            if items:
+                self._step(self._runner, items)
+        self._drop()
+
+    def _step(self, runner: Runner, items: list[StepItem]) -> None:
+        started_ns = self._now_ns()
+        try:
+            results = runner.run(items)
+        except Exception as error:  # the step's root: its requests fail, the engine goes on
+            results = [_engine_failure(item.work, error) for item in items]
+        step_ms = (self._now_ns() - started_ns) / 1e6
+        with self._wake:
+            self._steps_total += 1
+            self._tokens_total += sum(item.work.num_tokens for item in items)
+            kept = _STAGE_MS_KEPT if self._stage_ms else 0.0
+            self._stage_ms = kept * self._stage_ms + (1 - kept) * step_ms
+            is_open = [item.sequence.is_open for item in items]
+        live = [result for result, wanted in zip(results, is_open, strict=True) if wanted]
+        if live and self._sink is not None:
+            self._post(self._sink, live)
+
+    def _drop(self) -> None:
+        """Free what is held; works that wait become errors."""
+        with self._wake:
+            waiting = self._batcher.drop()
+            self._runner = None
+        self._loader.release()
+        reason = Reason(code="span_unloaded", message="the node let go of these layers")
+        if waiting and self._sink is not None:
+            self._post(self._sink, [_error_result(work, reason) for work in waiting])
+
+
+def _settle(future: "asyncio.Future[_T]", result: _T, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _engine_failure(work: StageWork, error: Exception) -> StageResult:
+    message = f"the engine failed at a step: {type(error).__name__}: {error}"
+    return _error_result(work, Reason(code="engine_error", message=message))
+
+
+def _error_result(work: StageWork, reason: Reason) -> StageResult:
+    return StageResult(
+        work.request_id,
+        work.epoch,
+        work.position,
+        work.num_tokens,
+        sample=work.sample,
+        error=reason,
+    )

@@ -1,0 +1,1 @@
+"""What a decoder layer is made of."""

@@ -1,0 +1,165 @@
+"""Reads a span's tensors, and only these, and builds the stage from them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from node.engine.device import Device
+from node.engine.layers.attention import Attention
+from node.engine.layers.block import DecoderBlock
+from node.engine.layers.mlp import GatedMlp
+from node.engine.layers.norm import RmsNorm
+from node.engine.linear import Linear, PlainLinear, make_linear
+from node.engine.rope import pair_channels, rotation_table
+from node.engine.shapes import tensor_shape
+from node.engine.stage import HeldStage
+from node.engine.tensor_bytes import tensor_from_bytes
+from plait.errors import WeightsError
+from plait.models.source import TensorSource, span_tensor_names
+from plait.types import LayerSpan, ModelSpec
+
+ReadProgress = Callable[[int, int], None]
+"""Called with (done, total) bytes as stored, after each tensor."""
+
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+def load_stage(
+    source: TensorSource,
+    spec: ModelSpec,
+    span: LayerSpan,
+    device: Device,
+    *,
+    num_positions: int,
+    share_embedding: bool,
+    progress: ReadProgress,
+) -> HeldStage:
+    """Build the stage that holds `span`.
+
+    `num_positions` is how long a sequence can become here. With `share_embedding` a tied head uses
+    the embedding's own matrix: less memory, slower on a CPU.
+    Raises WeightsError, naming the tensor, for a missing or misshapen one, NaN and infinities.
+    """
+    reader = _Reader(source, spec, span, device, progress)
+    embedding = reader.read(_EMBEDDING) if span.start == 0 else None
+    blocks = tuple(_load_block(reader, spec, layer) for layer in range(span.start, span.end))
+    final_norm: RmsNorm | None = None
+    head: Linear | None = None
+    shares = False
+    if span.end == spec.num_layers:
+        final_norm = RmsNorm(reader.read("model.norm.weight"), spec.norm_eps)
+        if spec.tie_embeddings and embedding is not None:
+            head = PlainLinear(embedding) if share_embedding else make_linear(embedding)
+            shares = isinstance(head, PlainLinear)
+        else:
+            head = make_linear(reader.read(_head_name(spec)))
+    return HeldStage(
+        spec=spec,
+        span=span,
+        embedding=embedding,
+        blocks=blocks,
+        final_norm=final_norm,
+        head=head,
+        head_shares_embedding=shares,
+        rotations=rotation_table(spec, num_positions, device.torch_device),
+    )
+
+
+def _head_name(spec: ModelSpec) -> str:
+    return _EMBEDDING if spec.tie_embeddings else "lm_head.weight"
+
+
+class _Reader:
+    """Reads tensors by name, checks them, and moves them to the device and its dtype."""
+
+    def __init__(
+        self,
+        source: TensorSource,
+        spec: ModelSpec,
+        span: LayerSpan,
+        device: Device,
+        progress: ReadProgress,
+    ) -> None:
+        self._source = source
+        self._spec = spec
+        self._device = device
+        self._progress = progress
+        names = span_tensor_names(spec, span)
+        present = source.tensor_names()
+        missing = [name for name in names if name not in present]
+        if missing:
+            raise WeightsError(
+                f"the weights of {spec.model_id} lack {missing[0]} and {len(missing) - 1} more "
+                f"tensors of layers {span}",
+                reason="weights_missing",
+            )
+        self._done_bytes = 0
+        self._total_bytes = sum(source.stored_bytes(name) for name in names)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor on the device, in its dtype and in the model's shape."""
+        stored = self._source.read(name)
+        shape = tensor_shape(self._spec, name)
+        if stored.shape != shape:
+            raise WeightsError(
+                f"{name} has shape {stored.shape}, {self._spec.model_id} needs {shape}",
+                reason="weights_shape",
+            )
+        try:
+            tensor = tensor_from_bytes(stored.buffer, stored.dtype, shape)
+        except ValueError as error:
+            raise WeightsError(f"{name} is truncated: {error}") from error
+        tensor = tensor.to(self._device.dtype)
+        if not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"{name} holds NaN or infinite values", reason="weights_not_finite")
+        self._done_bytes += self._source.stored_bytes(name)
+        self._progress(self._done_bytes, self._total_bytes)
+        return tensor.to(self._device.torch_device)
+
+
+def _load_block(reader: _Reader, spec: ModelSpec, layer: int) -> DecoderBlock:
+    prefix = f"model.layers.{layer}"
+
+    def read(leaf: str) -> Tensor:
+        return reader.read(f"{prefix}.{leaf}")
+
+    attention_norm = RmsNorm(read("input_layernorm.weight"), spec.norm_eps)
+    attention = _load_attention(read, spec)
+    mlp_norm = RmsNorm(read("post_attention_layernorm.weight"), spec.norm_eps)
+    return DecoderBlock(attention_norm, attention, mlp_norm, _load_mlp(read, spec))
+
+
+def _load_attention(read: Callable[[str], Tensor], spec: ModelSpec) -> Attention:
+    """Fuse q, k and v into one product; put the channels of q and k in pairs."""
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    for kind in ("q", "k", "v"):
+        weight = read(f"self_attn.{kind}_proj.weight")
+        weights.append(weight if kind == "v" else pair_channels(weight, spec.head_dim))
+        if spec.attention_bias:
+            bias = read(f"self_attn.{kind}_proj.bias")
+            biases.append(bias if kind == "v" else pair_channels(bias, spec.head_dim))
+    gamma: Tensor | None = None
+    if spec.qk_norm:
+        q_gamma = pair_channels(read("self_attn.q_norm.weight"), spec.head_dim)
+        k_gamma = pair_channels(read("self_attn.k_norm.weight"), spec.head_dim)
+        gamma = torch.cat(
+            [q_gamma.expand(spec.num_heads, -1), k_gamma.expand(spec.num_kv_heads, -1)]
+        )
+    out_weight = read("self_attn.o_proj.weight")
+    out_bias = read("self_attn.o_proj.bias") if spec.attention_output_bias else None
+    qkv = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
+    return Attention(spec, qkv, make_linear(out_weight, out_bias), gamma)
+
+
+def _load_mlp(read: Callable[[str], Tensor], spec: ModelSpec) -> GatedMlp:
+    weights: dict[str, Tensor] = {}
+    biases: dict[str, Tensor] = {}
+    for kind in ("gate", "up", "down"):
+        weights[kind] = read(f"mlp.{kind}_proj.weight")
+        if spec.mlp_bias:
+            biases[kind] = read(f"mlp.{kind}_proj.bias")
+    gate_up_bias = torch.cat([biases["gate"], biases["up"]]) if biases else None
+    gate_up = make_linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
+    return GatedMlp(gate_up, make_linear(weights["down"], biases.get("down")))

@@ -1,0 +1,222 @@
+"""How fast a device is: at large products, at reading memory, and at one layer of a model's shape.
+
+Every number is measured within a fixed share of time and memory, so that a node can join with any
+model: where a layer or a head is larger than the share, a smaller one is timed and scaled up.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from node.engine.device import Device
+from node.engine.kv_cache import KvPool
+from node.engine.layers.attention import Attention
+from node.engine.layers.block import DecoderBlock
+from node.engine.layers.mlp import GatedMlp
+from node.engine.layers.norm import RmsNorm
+from node.engine.linear import ROWS_MIN, make_linear
+from node.engine.rope import rotation_table
+from node.engine.runner import Runner
+from node.engine.sequence import Sequence, StepItem
+from node.engine.stage import HeldStage
+from node.ports import DeviceReport, SequenceOpen, StageWork
+from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, RequestId
+
+_BANDWIDTH_BYTES = 256 << 20
+"""Read once per measurement: more than any cache holds."""
+
+_MATMUL_SIZE = {"cpu": 1024, "cuda": 4096}
+_LAYER_PARAMS_MAX = 48_000_000
+"""A layer with more parameters is measured as a narrower one."""
+
+_CYCLE_PARAMS = 24_000_000
+"""Small layers are repeated until they exceed the caches, as a whole span would."""
+
+_LAYERS_MAX = 8
+_HEAD_PARAMS_MAX = 32_000_000
+_CONTEXT_TOKENS = 128
+"""Tokens in the cache while a decode step is measured."""
+
+_PREFILL_TOKENS = 64
+_EXTRA_SEQUENCES = 3
+
+
+def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
+    """Time a product of two square matrices, and a product that reads 256 MiB once."""
+    size = _MATMUL_SIZE[device.kind]
+    left = torch.rand(size, size, device=device.torch_device, dtype=torch.float32).to(device.dtype)
+    square_s = _median_s(device, lambda: left @ left, budget_s=0.4)
+    width = 4096
+    budget = min(_BANDWIDTH_BYTES, max(memory_bytes // 4, 1 << 20))
+    rows = max(1, budget // (width * device.compute_dtype.num_bytes))
+    weight = torch.ones(rows, width, device=device.torch_device, dtype=device.dtype)
+    row = torch.ones(1, rows, device=device.torch_device, dtype=device.dtype)
+    read_s = _median_s(device, lambda: row @ weight, budget_s=0.4)
+    return DeviceReport(
+        device_kind=device.kind,
+        device_name=device.name,
+        memory_bytes=memory_bytes,
+        memory_bytes_per_s=weight.numel() * weight.element_size() / read_s,
+        flops_per_s=2 * size**3 / square_s,
+        compute_dtype=device.compute_dtype,
+    )
+
+
+def measure_layer(device: Device, spec: ModelSpec) -> LayerTiming:
+    """Time decode steps of 1 and 4 sequences, a prefill chunk of 64 tokens, the head and the
+    embedding, on random weights of this model's shape. Milliseconds."""
+    narrow, scale = _narrowed(spec)
+    num_layers = max(1, min(_LAYERS_MAX, _CYCLE_PARAMS // narrow.layer_params))
+    overhead_ms = _Bench(device, _tiny(spec), 1).decode_ms(1)
+    bench = _Bench(device, narrow, num_layers)
+    per_layer = scale / num_layers
+    decode_ms = max(bench.decode_ms(1) - overhead_ms, 1e-4) * per_layer
+    four_ms = max(bench.decode_ms(1 + _EXTRA_SEQUENCES) - overhead_ms, 1e-4) * per_layer
+    prefill_ms = max(bench.prefill_ms() - overhead_ms, 1e-4) * per_layer
+    return LayerTiming(
+        model_id=spec.model_id,
+        decode_layer_ms=decode_ms,
+        decode_layer_ms_per_extra=max(four_ms - decode_ms, 0.0) / _EXTRA_SEQUENCES,
+        prefill_layer_ms_per_token=prefill_ms / _PREFILL_TOKENS,
+        head_ms=_head_ms(device, spec),
+        embed_ms=_embed_ms(device, spec),
+        step_overhead_ms=overhead_ms,
+    )
+
+
+class _Bench:
+    """A runner over random layers, and works to time on it."""
+
+    def __init__(self, device: Device, spec: ModelSpec, num_layers: int) -> None:
+        self._device = device
+        # One layer more than is held: neither the first nor the last stage.
+        self._spec = replace(spec, num_layers=num_layers + 2)
+        self._span = LayerSpan(1, 1 + num_layers)
+        positions = max(_CONTEXT_TOKENS + 1, _PREFILL_TOKENS)
+        pool = KvPool(
+            num_layers=num_layers,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            num_slots=positions * (1 + _EXTRA_SEQUENCES),
+            device=device,
+        )
+        pool.cells.zero_()
+        self._positions = positions
+        self._runner = Runner(
+            HeldStage(
+                spec=self._spec,
+                span=self._span,
+                embedding=None,
+                blocks=tuple(_random_block(spec, device) for _ in range(num_layers)),
+                final_norm=None,
+                head=None,
+                head_shares_embedding=False,
+                rotations=rotation_table(spec, positions, device.torch_device),
+            ),
+            pool,
+            device,
+        )
+
+    def decode_ms(self, num_sequences: int) -> float:
+        """One step of `num_sequences` sequences that are `_CONTEXT_TOKENS` long."""
+        items = [self._item(index, _CONTEXT_TOKENS, 1) for index in range(num_sequences)]
+        return self._step_ms(items)
+
+    def prefill_ms(self) -> float:
+        """One step of one prompt's first chunk."""
+        return self._step_ms([self._item(0, 0, _PREFILL_TOKENS)])
+
+    def _step_ms(self, items: list[StepItem]) -> float:
+        return 1e3 * _median_s(self._device, lambda: self._runner.run(items), budget_s=0.2)
+
+    def _item(self, index: int, position: int, num_tokens: int) -> StepItem:
+        request_id = RequestId(f"measure-{index}")
+        opened = SequenceOpen(
+            request_id=request_id,
+            epoch=0,
+            span=self._span,
+            kv_tokens=self._positions,
+            wire_dtype=DType.FLOAT32,
+        )
+        hidden = bytes(num_tokens * self._spec.hidden_size * 4)
+        work = StageWork(request_id, 0, position, num_tokens, hidden=hidden)
+        return StepItem(Sequence(opened), work)
+
+
+def _random_block(spec: ModelSpec, device: Device) -> DecoderBlock:
+    q_width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, intermediate = spec.hidden_size, spec.intermediate_size
+
+    def norm() -> RmsNorm:
+        ones = torch.ones(hidden, device=device.torch_device, dtype=device.dtype)
+        return RmsNorm(ones, spec.norm_eps)
+
+    qkv = make_linear(_random(device, q_width + 2 * kv_width, hidden))
+    out = make_linear(_random(device, hidden, q_width))
+    mlp = GatedMlp(
+        make_linear(_random(device, 2 * intermediate, hidden)),
+        make_linear(_random(device, hidden, intermediate)),
+    )
+    return DecoderBlock(norm(), Attention(spec, qkv, out), norm(), mlp)
+
+
+def _random(device: Device, *shape: int) -> Tensor:
+    weight = torch.empty(shape, device=device.torch_device, dtype=device.dtype)
+    return weight.uniform_(-0.02, 0.02)
+
+
+def _narrowed(spec: ModelSpec) -> tuple[ModelSpec, float]:
+    """A spec whose layer has at most `_LAYER_PARAMS_MAX` parameters, and how many times more the
+    true layer has. The hidden width stays, heads and the MLP shrink."""
+    if spec.layer_params <= _LAYER_PARAMS_MAX:
+        return spec, 1.0
+    share = _LAYER_PARAMS_MAX / spec.layer_params
+    group = max(1, spec.num_heads // spec.num_kv_heads)
+    num_kv_heads = max(1, int(spec.num_kv_heads * share))
+    narrow = replace(
+        spec,
+        num_kv_heads=num_kv_heads,
+        num_heads=num_kv_heads * group,
+        intermediate_size=max(64, int(spec.intermediate_size * share) // 64 * 64),
+    )
+    return narrow, spec.layer_params / narrow.layer_params
+
+
+def _tiny(spec: ModelSpec) -> ModelSpec:
+    """A layer so small that what remains of a step is its overhead."""
+    return replace(
+        spec, hidden_size=64, intermediate_size=64, num_heads=1, num_kv_heads=1, head_dim=16
+    )
+
+
+def _head_ms(device: Device, spec: ModelSpec) -> float:
+    vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // spec.hidden_size))
+    head = make_linear(_random(device, vocab, spec.hidden_size))
+    rows = torch.zeros(ROWS_MIN, spec.hidden_size, device=device.torch_device, dtype=device.dtype)
+    timed_s = _median_s(device, lambda: head(rows).argmax(dim=-1), budget_s=0.15)
+    return 1e3 * timed_s * spec.vocab_size / vocab
+
+
+def _embed_ms(device: Device, spec: ModelSpec) -> float:
+    vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // 4 // spec.hidden_size))
+    table = _random(device, vocab, spec.hidden_size)
+    ids = torch.zeros(ROWS_MIN, dtype=torch.int64, device=device.torch_device)
+    return 1e3 * _median_s(device, lambda: table[ids], budget_s=0.02)
+
+
+@torch.inference_mode()
+def _median_s(device: Device, step: Callable[[], object], *, budget_s: float) -> float:
+    """Median seconds of `step`, run at least twice after one warm-up, for about `budget_s`."""
+    step()
+    device.synchronize()
+    times: list[float] = []
+    while len(times) < 2 or sum(times) < budget_s:
+        started = time.perf_counter()
+        step()
+        device.synchronize()
+        times.append(max(time.perf_counter() - started, 1e-9))
+    return statistics.median(times)

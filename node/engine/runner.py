@@ -1,0 +1,186 @@
+"""Runs one step: works of several sequences through the layers each of them asked for."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from node.engine.device import Device, torch_dtype
+from node.engine.kv_cache import KvPool
+from node.engine.linear import ROWS_MIN
+from node.engine.sampler import draw_rows
+from node.engine.sequence import StepItem
+from node.engine.stage import HeldStage
+from node.engine.step_plan import Chunk, StepPlan
+from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
+from node.ports import StageResult
+from plait.types import LayerSpan, Reason
+
+_NOT_FINITE = "nan_activations"
+
+
+class Runner:
+    """Turns a batch of works into results. Lives in the engine's thread.
+
+    `gather_decodes` attends to all decodes in one call over padded copies; the default is what
+    suits the device.
+    """
+
+    def __init__(
+        self,
+        stage: HeldStage,
+        pool: KvPool,
+        device: Device,
+        *,
+        gather_decodes: bool | None = None,
+    ) -> None:
+        self.stage = stage
+        self.pool = pool
+        self._device = device
+        self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
+
+    @torch.inference_mode()
+    def run(self, items: list[StepItem]) -> list[StageResult]:
+        """One result for each work, in their order; NaN or Inf becomes the work's error."""
+        results: dict[int, StageResult] = {}
+        inputs: dict[int, Tensor] = {}
+        for index, item in enumerate(items):
+            rows = self._input_rows(item)
+            if item.work.hidden is not None and not bool(torch.isfinite(rows).all()):
+                results[index] = _failed(item, "the hidden states that arrived hold NaN or Inf")
+            else:
+                inputs[index] = rows
+        if inputs:
+            outputs = self.forward([items[i] for i in inputs], list(inputs.values()))
+            finished = dict(zip(inputs, outputs, strict=True))
+            self._collect(items, finished, results)
+        return [results[index] for index in range(len(items))]
+
+    @torch.inference_mode()
+    def forward(self, items: list[StepItem], rows: list[Tensor]) -> list[Tensor]:
+        """Hidden rows (num_tokens, hidden) of each item after the layers of its span.
+
+        Writes keys and values into the cache. Items with one span run as one batch; where spans
+        differ, rows join at their first layer and leave after their last.
+        """
+        for item in items:
+            if self.pool.start_of(item.sequence.key) is None:
+                self.pool.place(item.sequence.key, item.sequence.opened.kv_tokens)
+        order = sorted(range(len(items)), key=lambda i: items[i].work.num_tokens > 1)
+        rows = list(rows)
+        cuts = sorted({cut for i in items for cut in _ends(i.sequence.opened.span)})
+        for start, end in pairwise(cuts):
+            part = LayerSpan(start, end)
+            active = [i for i in order if items[i].sequence.opened.span.contains(part)]
+            if active:
+                batch = self._run_part(part, [items[i] for i in active], [rows[i] for i in active])
+                for i, result in zip(active, batch, strict=True):
+                    rows[i] = result
+        return rows
+
+    def _run_part(
+        self, part: LayerSpan, items: list[StepItem], rows: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        lengths = [len(r) for r in rows]
+        spec = self.stage.spec
+        plan = StepPlan(
+            self._chunks(items),
+            self.pool,
+            self.stage.rotations,
+            num_heads=spec.num_heads,
+            rows_min=ROWS_MIN,
+            window_tokens=spec.sliding_window_tokens,
+            gather_decodes=self._gather,
+        )
+        hidden = self.stage.run_layers(_padded(rows), part, plan)
+        return torch.split(hidden[: plan.num_rows], lengths)
+
+    def _chunks(self, items: list[StepItem]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        row = 0
+        for item in items:
+            slot = self.pool.start_of(item.sequence.key)
+            assert slot is not None
+            chunks.append(Chunk(row, item.work.num_tokens, item.work.position, slot))
+            row += item.work.num_tokens
+        return chunks
+
+    def _input_rows(self, item: StepItem) -> Tensor:
+        """(num_tokens, hidden) on the device: embedded ids, or the bytes that arrived."""
+        work = item.work
+        if work.token_ids is not None:
+            ids = torch.tensor(list(work.token_ids), device=self._device.torch_device)
+            return self.stage.embed(ids)
+        assert work.hidden is not None
+        shape = (work.num_tokens, self.stage.spec.hidden_size)
+        arrived = tensor_from_bytes(work.hidden, work.dtype, shape)
+        return arrived.to(self._device.torch_device, self._device.dtype)
+
+    def _collect(
+        self, items: list[StepItem], outputs: dict[int, Tensor], results: dict[int, StageResult]
+    ) -> None:
+        """Add a result for each output: bytes for the next stage, or a drawn token."""
+        sampled: list[int] = []
+        for index, rows in outputs.items():
+            item = items[index]
+            is_last = item.sequence.opened.span.end == self.stage.spec.num_layers
+            sent = rows[-1:] if is_last else rows.to(torch_dtype(item.sequence.opened.wire_dtype))
+            sent = sent.cpu()
+            if not bool(torch.isfinite(sent).all()):
+                results[index] = _failed(item, "this stage computed NaN or Inf")
+            elif not is_last:
+                results[index] = _result(item, hidden=bytes_of(sent))
+            elif item.work.sample:
+                sampled.append(index)
+            else:
+                results[index] = _result(item)
+        if sampled:
+            self._sample(items, outputs, results, sampled)
+
+    def _sample(
+        self,
+        items: list[StepItem],
+        outputs: dict[int, Tensor],
+        results: dict[int, StageResult],
+        sampled: list[int],
+    ) -> None:
+        last_rows = _padded([outputs[index][-1:] for index in sampled])
+        logits = self.stage.logits(last_rows)[: len(sampled)]
+        samplers = [sampler for i in sampled if (sampler := items[i].sequence.sampler) is not None]
+        positions = [items[i].work.position + items[i].work.num_tokens for i in sampled]
+        for index, drawn in zip(sampled, draw_rows(logits, samplers, positions), strict=True):
+            result = _result(items[index])
+            result.token_id = drawn.token_id
+            result.logprob = drawn.logprob
+            result.top_logprobs = drawn.top_logprobs
+            results[index] = result
+
+
+def _ends(span: LayerSpan) -> tuple[int, int]:
+    return span.start, span.end
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    """All rows in one tensor of at least ROWS_MIN rows; padding is zero."""
+    missing = ROWS_MIN - sum(len(r) for r in rows)
+    if missing > 0:
+        return torch.cat([*rows, rows[0].new_zeros((missing, rows[0].shape[1]))])
+    return torch.cat(rows) if len(rows) > 1 else rows[0].contiguous()
+
+
+def _result(item: StepItem, hidden: bytes | None = None) -> StageResult:
+    work = item.work
+    return StageResult(
+        work.request_id,
+        work.epoch,
+        work.position,
+        work.num_tokens,
+        hidden=hidden,
+        sample=work.sample,
+    )
+
+
+def _failed(item: StepItem, message: str) -> StageResult:
+    result = _result(item)
+    result.error = Reason(code=_NOT_FINITE, message=message)
+    return result

@@ -1,0 +1,37 @@
+"""An open request on this stage, as the engine sees it."""
+
+from collections.abc import Hashable
+
+from node.engine.sampler import SequenceSampler
+from node.ports import SequenceOpen, StageWork
+
+
+class Sequence:
+    """What was opened, how far it was submitted, and its sampler on the last stage.
+
+    `next_position` is where the next submitted work must start. `is_open` turns False for good when
+    the sequence is closed; results of a step that was then under way are dropped.
+    """
+
+    __slots__ = ("is_open", "key", "next_position", "opened", "sampler")
+
+    def __init__(self, opened: SequenceOpen) -> None:
+        self.opened = opened
+        self.key: Hashable = (opened.request_id, opened.epoch)
+        self.next_position = 0
+        self.is_open = True
+        self.sampler: SequenceSampler | None = None
+        if opened.sampling is not None:
+            self.sampler = SequenceSampler(
+                opened.sampling, opened.penalty_prompt_ids, opened.penalty_generated_ids
+            )
+
+
+class StepItem:
+    """One work of one sequence in a step."""
+
+    __slots__ = ("sequence", "work")
+
+    def __init__(self, sequence: Sequence, work: StageWork) -> None:
+        self.sequence = sequence
+        self.work = work

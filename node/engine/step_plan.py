@@ -1,0 +1,133 @@
+"""Where the rows of one step belong: positions, slots and the cache each row may look at."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from node.engine.kv_cache import KvPool
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one sequence in a step: first row, its position, and the sequence's first slot."""
+
+    row: int
+    num_tokens: int
+    position: int
+    slot: int
+
+
+class AttendedChunk:
+    """A chunk with views of its cached keys and values, one of each for every held layer.
+
+    keys: (kv heads, cached tokens, head_dim), keys_t: the same, transposed; cached tokens include
+    the chunk's own, written before they are read. `mask` (tokens, cached tokens) is True where a
+    row may look; None where all may be seen, or where `is_causal` says it.
+    """
+
+    __slots__ = ("is_causal", "keys", "keys_t", "mask", "num_tokens", "row", "values")
+
+    def __init__(self, chunk: Chunk, pool: KvPool, window_tokens: int | None) -> None:
+        end = chunk.position + chunk.num_tokens
+        begin = 0 if window_tokens is None else max(0, chunk.position + 1 - window_tokens)
+        seen = pool.cells[:, :, chunk.slot + begin : chunk.slot + end]
+        self.row = chunk.row
+        self.num_tokens = chunk.num_tokens
+        self.keys = seen[:, : pool.num_kv_heads].unbind(0)
+        self.keys_t = seen[:, : pool.num_kv_heads].transpose(2, 3).unbind(0)
+        self.values = seen[:, pool.num_kv_heads :].unbind(0)
+        self.is_causal = False
+        self.mask: Tensor | None = None
+        if chunk.num_tokens == 1:
+            return
+        if begin == 0 and chunk.position == 0 and (window_tokens is None or end <= window_tokens):
+            self.is_causal = True
+        else:
+            self.mask = _mask(chunk.position, begin, end, window_tokens, pool.cells.device)
+
+
+class GatheredDecodes:
+    """Single rows of several sequences, attended to in one call over copies padded to one length.
+
+    One call costs a GPU less than one per sequence. `slots` (sequences, cached tokens), `mask`
+    (sequences, 1, 1, cached tokens); padding repeats a sequence's own first slot and is masked.
+    """
+
+    __slots__ = ("mask", "num_rows", "slots")
+
+    def __init__(self, chunks: list[Chunk], device: torch.device, window: int | None) -> None:
+        lengths = [
+            c.position + 1 if window is None else min(c.position + 1, window) for c in chunks
+        ]
+        begins = [c.slot + c.position + 1 - n for c, n in zip(chunks, lengths, strict=True)]
+        offsets = torch.arange(max(lengths))
+        seen = offsets < torch.tensor(lengths).unsqueeze(1)
+        slots = torch.tensor(begins).unsqueeze(1) + offsets * seen
+        self.num_rows = len(chunks)
+        self.slots = slots.to(device)
+        self.mask = seen[:, None, None, :].to(device)
+
+
+class StepPlan:
+    """All that the layers of one step need to know about its rows.
+
+    rotations: (rows, 1, head_dim / 2) complex64, slots: (num_rows,) int64, cells: the cache, one
+    (2 * kv heads, slots, head_dim) a layer, attended_rows: a buffer (rows, heads, head_dim). Rows
+    past `num_rows` are padding: computed, never stored or read.
+    """
+
+    __slots__ = (
+        "attended",
+        "attended_rows",
+        "cells",
+        "gathered",
+        "num_rows",
+        "rotations",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        chunks: list[Chunk],
+        pool: KvPool,
+        rotations: Tensor,
+        *,
+        num_heads: int,
+        rows_min: int,
+        window_tokens: int | None,
+        gather_decodes: bool,
+    ) -> None:
+        positions: list[int] = []
+        slots: list[int] = []
+        for chunk in chunks:
+            positions.extend(range(chunk.position, chunk.position + chunk.num_tokens))
+            slot = chunk.slot + chunk.position
+            slots.extend(range(slot, slot + chunk.num_tokens))
+        self.num_rows = len(slots)
+        positions.extend([0] * (rows_min - len(positions)))
+        device = pool.cells.device
+        self.rotations = rotations[torch.tensor(positions, device=device)].unsqueeze(1)
+        self.slots = torch.tensor(slots, device=device)
+        self.cells = pool.layers
+        head_dim = pool.cells.shape[-1]
+        self.attended_rows = pool.cells.new_zeros((len(positions), num_heads, head_dim))
+        singles = 0
+        while singles < len(chunks) and chunks[singles].num_tokens == 1:
+            singles += 1
+        self.gathered: GatheredDecodes | None = None
+        if gather_decodes and singles > 1:
+            self.gathered = GatheredDecodes(chunks[:singles], device, window_tokens)
+            chunks = chunks[singles:]
+        self.attended = [AttendedChunk(chunk, pool, window_tokens) for chunk in chunks]
+
+
+def _mask(
+    position: int, begin: int, end: int, window_tokens: int | None, device: torch.device
+) -> Tensor:
+    rows = torch.arange(position, end, device=device).unsqueeze(1)
+    columns = torch.arange(begin, end, device=device)
+    mask = columns <= rows
+    if window_tokens is not None:
+        mask &= columns > rows - window_tokens
+    return mask

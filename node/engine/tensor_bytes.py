@@ -1,0 +1,32 @@
+"""Tensors to and from the bytes that frames and weight files carry: row-major, little endian."""
+
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.engine.device import torch_dtype
+from plait.types import DType
+
+if sys.byteorder != "little":  # pragma: no cover - no such machine runs torch today
+    raise ImportError("plait's engine needs a little-endian machine")
+
+
+def tensor_from_bytes(buffer: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> Tensor:
+    """A new CPU tensor with a copy of `buffer`, whose length must be the shape's.
+
+    Raises ValueError on another length.
+    """
+    target = torch.empty(shape, dtype=torch_dtype(dtype))
+    view = target.view(-1).view(torch.uint8).numpy()
+    source = np.frombuffer(buffer, dtype=np.uint8)
+    if len(source) != len(view):
+        raise ValueError(f"{len(source)} bytes for shape {shape} of {dtype}: {len(view)} needed")
+    view[:] = source
+    return target
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """A copy of a contiguous CPU tensor's bytes."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
