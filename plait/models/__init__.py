@@ -4,14 +4,34 @@ Owns the sources (catalogue, hub, folder, GGUF), their integrity and what is pul
 import a role or torch. Needs the extra `plait[models]`.
 """
 
-from plait.models.opening import load_spec, open_source
+from plait.models.catalogue import CATALOGUE
+from plait.models.naming import default_id, resolve
+from plait.models.opening import load_spec, open_source, pin, prefetch, tokenizer_source
+from plait.models.progress import PullProgress, ignore_progress
+from plait.models.pulling import PulledModel, VerifyReport, list_pulled, pull, remove, verify
 from plait.models.source import ReadProgress, TensorData, TensorSource, span_tensor_names
+from plait.models.tokenizer import TokenizerFiles
 
 __all__ = [
+    "CATALOGUE",
+    "PullProgress",
+    "PulledModel",
     "ReadProgress",
     "TensorData",
     "TensorSource",
+    "TokenizerFiles",
+    "VerifyReport",
+    "default_id",
+    "ignore_progress",
+    "list_pulled",
     "load_spec",
     "open_source",
+    "pin",
+    "prefetch",
+    "pull",
+    "remove",
+    "resolve",
     "span_tensor_names",
+    "tokenizer_source",
+    "verify",
 ]

@@ -99,8 +99,7 @@ def is_pickle(head: bytes) -> bool:
     return head[:4] == b"PK\x03\x04" or (head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05")
 
 
-def refuse_pickle(store: ByteStore) -> None:
+def refuse_pickle(head: bytes, label: str) -> None:
     """Raises WeightsError(reason="weights_pickle") for a pickle, whatever its name."""
-    head = bytes(store.read_at(0, min(16, store.size_bytes)))
     if is_pickle(head):
-        raise WeightsError(f"{store.label} is refused: {PICKLE_HELP}", reason="weights_pickle")
+        raise WeightsError(f"{label} is refused: {PICKLE_HELP}", reason="weights_pickle")

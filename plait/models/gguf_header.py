@@ -65,7 +65,6 @@ def read_header(store: ByteStore, *, block_bytes: int = 256 * 1024) -> GgufHeade
     Raises:
         WeightsError: not a GGUF, a pickle, truncated, or nonsense inside.
     """
-    refuse_pickle(store)
     cursor = _Cursor(store, block_bytes)
     try:
         return _parse(cursor, store)
@@ -74,8 +73,11 @@ def read_header(store: ByteStore, *, block_bytes: int = 256 * 1024) -> GgufHeade
 
 
 def _parse(cursor: "_Cursor", store: ByteStore) -> GgufHeader:
-    if cursor.take(4) != MAGIC:
+    magic = cursor.take(min(16, store.size_bytes))
+    refuse_pickle(magic, store.label)
+    if magic[:4] != MAGIC:
         raise cursor.corrupt("it is not a GGUF file")
+    cursor.at = 4
     version = cursor.number("<I")
     if version not in (2, 3):
         raise ModelError(

@@ -1,25 +1,38 @@
-"""From a ModelSource to tensors or a shape, whatever holds them."""
+"""From a ModelSource to tensors, a shape or a tokenizer, whatever holds them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, assert_never, runtime_checkable
 
+from plait import config
 from plait.errors import ModelError, WeightsError
-from plait.models.bytestore import PICKLE_HELP, FileStore, is_pickle
+from plait.models.bytestore import FileStore, refuse_pickle
+from plait.models.catalogue import CATALOGUE, CatalogueModel
 from plait.models.folder import folder_spec, open_folder
 from plait.models.gguf_source import GgufSource
-from plait.models.source import TensorSource
+from plait.models.hub_model import HubModel
+from plait.models.naming import default_id
+from plait.models.records import catalogue_folder
+from plait.models.source import ReadProgress, TensorSource
+from plait.models.tokenizer import (
+    TokenizerFiles,
+    tokenizer_from_folder,
+    tokenizer_from_gguf,
+    write_tokenizer_gguf,
+)
 from plait.types import ModelId, ModelSource, ModelSpec, SourceKind
 
 
 def open_source(source: ModelSource, *, models_dir: Path | None = None) -> TensorSource:
-    """Open a model's weights; reads headers only.
+    """Open a model's weights; reads headers only. Close it when done.
 
     Raises:
         ModelError: unknown, not pulled, or of an architecture that plait does not run.
         WeightsError: corrupt, truncated, refused, or not those of `source.digest`.
     """
-    opened = _open_path(Path(source.name), default_id(source))
-    if source.digest is not None and opened.digest != source.digest:
+    opened = _open(source, models_dir or config.models_dir())
+    if source.digest and opened.digest != source.digest:
         opened.close()
         raise WeightsError(
             f"the weights of {source.name} on this machine are not those the network serves "
@@ -32,36 +45,118 @@ def open_source(source: ModelSource, *, models_dir: Path | None = None) -> Tenso
 def load_spec(
     source: ModelSource, *, model_id: ModelId | None = None, models_dir: Path | None = None
 ) -> ModelSpec:
-    """A model's shape. Raises ModelError, WeightsError."""
-    path = Path(source.name)
-    if path.is_dir() and _gguf_inside(path) is None:
-        return folder_spec(path, model_id or default_id(source))
-    opened = open_source(source, models_dir=models_dir)
-    opened.close()
-    return replace(opened.spec, model_id=model_id or opened.spec.model_id)
-
-
-def default_id(source: ModelSource) -> ModelId:
-    """The name clients use, where nobody chose one."""
-    if source.kind is not SourceKind.PATH:
-        return ModelId(source.name)
-    path = Path(source.name)
-    return ModelId(path.stem if path.suffix in (".gguf", ".safetensors") else path.resolve().name)
-
-
-def _open_path(path: Path, model_id: ModelId) -> TensorSource:
+    """A model's shape, from its configuration or a GGUF's header. Raises as `open_source`."""
+    name = model_id or default_id(source)
+    if source.kind is SourceKind.HUB:
+        model = HubModel(source, models_dir or config.models_dir())
+        try:
+            return model.spec(name)
+        finally:
+            model.close()
+    path = _local_path(source, models_dir or config.models_dir())
     if path.is_dir():
-        gguf = _gguf_inside(path)
-        return open_folder(path, model_id) if gguf is None else _open_file(gguf, model_id)
-    return _open_file(path, model_id)
+        return folder_spec(path, name)
+    opened = _open_file(path, name)
+    opened.close()
+    return opened.spec
+
+
+def pin(source: ModelSource, *, models_dir: Path | None = None) -> ModelSource:
+    """`source` with its commit and digest: what a coordinator tells its nodes. Reads headers only.
+
+    Raises:
+        ModelError, WeightsError: as `open_source`.
+    """
+    folder = models_dir or config.models_dir()
+    revision = source.revision
+    if source.kind is SourceKind.HUB:
+        model = HubModel(source, folder)
+        model.close()
+        revision = model.commit
+    pinned = replace(source, revision=revision)
+    opened = open_source(pinned, models_dir=folder)
+    opened.close()
+    return replace(pinned, digest=opened.digest)
+
+
+def prefetch(source: TensorSource, names: Sequence[str], progress: ReadProgress) -> None:
+    """Bring tensors to this machine before they are read, adjacent ones in one request.
+
+    Does nothing for weights that are here already. `progress` hears stored bytes: (done, total).
+
+    Raises:
+        WeightsError: out of reach, changed since pinned, or disk full.
+    """
+    if isinstance(source, _Prefetching):
+        source.prefetch(names, progress)
+
+
+def tokenizer_source(source: ModelSource, *, models_dir: Path | None = None) -> TokenizerFiles:
+    """What to build the model's tokenizer from. Raises ModelError where it has none."""
+    folder = models_dir or config.models_dir()
+    if source.kind is SourceKind.HUB:
+        return _hub_tokenizer(source, folder)
+    path = _local_path(source, folder)
+    if path.is_dir():
+        return tokenizer_from_folder(path)
+    opened = _open_file(path, default_id(source))
+    opened.close()
+    if isinstance(opened, GgufSource):
+        return tokenizer_from_gguf(opened.header, path.parent, path.name)
+    return tokenizer_from_folder(path.parent)
+
+
+def catalogue_model(name: str) -> CatalogueModel:
+    """Raises ModelError for a name that this version does not know."""
+    model = CATALOGUE.get(name)
+    if model is None:
+        raise ModelError(f"the catalogue has no {name!r}; it has: {', '.join(CATALOGUE)}")
+    return model
+
+
+@runtime_checkable
+class _Prefetching(Protocol):
+    def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None: ...
+
+
+def _open(source: ModelSource, models_dir: Path) -> TensorSource:
+    match source.kind:
+        case SourceKind.HUB:
+            return HubModel(source, models_dir).open(default_id(source))
+        case SourceKind.PATH | SourceKind.CATALOGUE:
+            path = _local_path(source, models_dir)
+            if path.is_dir():
+                return open_folder(path, default_id(source))
+            return _open_file(path, default_id(source))
+        case _:
+            assert_never(source.kind)
+
+
+def _local_path(source: ModelSource, models_dir: Path) -> Path:
+    """The file or folder with the weights."""
+    if source.kind is SourceKind.CATALOGUE:
+        file_name = catalogue_model(source.name).file_name
+        path = catalogue_folder(models_dir, source.name) / file_name
+        if not path.is_file():
+            raise ModelError(
+                f"{source.name} is not on this machine: `plait model pull {source.name}` gets it",
+                reason="model_not_pulled",
+            )
+        return path
+    path = Path(source.name)
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) > 1:
+        raise ModelError(f"{path} has {len(ggufs)} GGUFs; name one, for example {ggufs[0]}")
+    return ggufs[0] if ggufs else path
 
 
 def _open_file(path: Path, model_id: ModelId) -> TensorSource:
     store = FileStore(path)
     try:
         head = bytes(store.read_at(0, min(16, store.size_bytes)))
-        if is_pickle(head):
-            raise WeightsError(f"{path} is refused: {PICKLE_HELP}", reason="weights_pickle")
+        refuse_pickle(head, store.label)
         if head[:4] == b"GGUF" or path.suffix == ".gguf":
             return GgufSource(store, model_id)
     except BaseException:
@@ -73,9 +168,16 @@ def _open_file(path: Path, model_id: ModelId) -> TensorSource:
     raise ModelError(f"{path} is neither a GGUF nor a safetensors file")
 
 
-def _gguf_inside(folder: Path) -> Path | None:
-    """The folder's GGUF, where it has exactly one and no configuration of its own."""
-    if (folder / "config.json").exists():
-        return None
-    found = sorted(folder.glob("*.gguf"))
-    return found[0] if len(found) == 1 else None
+def _hub_tokenizer(source: ModelSource, models_dir: Path) -> TokenizerFiles:
+    model = HubModel(source, models_dir)
+    try:
+        if model.gguf is None:
+            model.fetch_tokenizer_files()
+            return tokenizer_from_folder(model.folder)
+        opened = model.open(default_id(source))
+        if not isinstance(opened, GgufSource):
+            raise ModelError(f"{source.name} is not a GGUF")
+        write_tokenizer_gguf(opened.header, model.folder / "tokenizer.gguf")
+        return tokenizer_from_gguf(opened.header, model.folder, "tokenizer.gguf")
+    finally:
+        model.close()

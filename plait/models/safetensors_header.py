@@ -50,10 +50,11 @@ def float_type(tensor: StoredTensor, where: str) -> DType:
 
 def read_header(store: ByteStore) -> SafetensorsHeader:
     """Parse and check the header. Raises WeightsError: a pickle, truncated, or nonsense."""
-    refuse_pickle(store)
-    if store.size_bytes < 8:
+    head = bytes(store.read_at(0, min(16, store.size_bytes)))
+    refuse_pickle(head, store.label)
+    if len(head) < 8:
         raise _truncated(store, 8)
-    size = int.from_bytes(store.read_at(0, 8), "little")
+    size = int.from_bytes(head[:8], "little")
     if not 2 <= size <= HEADER_BYTES_MAX:
         raise _corrupt(store, f"its header claims {size} bytes")
     if 8 + size > store.size_bytes:

@@ -1,0 +1,102 @@
+"""Ranges of a remote file that are on this disk, each named by its place and its sha256."""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from plait.models.disk import PART, file_sha256, place, storing
+
+_NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.bin")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Bytes [start, end) of the file."""
+
+    start: int
+    end: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.start}-{self.end - self.start}-{self.sha256}.bin"
+
+
+class PieceFolder:
+    """The pieces of one remote file. Several processes may share the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Notice what other processes have brought."""
+        self._pieces.clear()
+        for path in sorted(self.folder.glob("*.bin")):
+            match = _NAME.fullmatch(path.name)
+            if match is not None:
+                start, size = int(match[1]), int(match[2])
+                self._pieces[start, size] = Piece(start, start + size, match[3])
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(sorted(self._pieces.values()))
+
+    def holding(self, start: int, end: int) -> Piece | None:
+        """A piece with all of [start, end)."""
+        exact = self._pieces.get((start, end - start))
+        if exact is not None:
+            return exact
+        return next((p for p in self if p.start <= start and end <= p.end), None)
+
+    def load(self, piece: Piece) -> bytearray | None:
+        """The piece's bytes; None, and the piece is forgotten, where they are damaged."""
+        path = self.folder / piece.file_name
+        try:
+            content = bytearray(path.read_bytes())
+        except FileNotFoundError:
+            content = bytearray()
+        if hashlib.sha256(content).hexdigest() == piece.sha256:
+            return content
+        path.unlink(missing_ok=True)
+        self._pieces.pop((piece.start, piece.end - piece.start), None)
+        return None
+
+    def part_bytes(self, start: int, end: int) -> int:
+        """How much of [start, end) an earlier, broken off fetch has left."""
+        with contextlib.suppress(FileNotFoundError):
+            return min(self._part(start, end).stat().st_size, end - start)
+        return 0
+
+    def write(self, start: int, end: int, blocks: Iterator[bytes]) -> Piece:
+        """Append `blocks` to what a broken off fetch has left, and keep the whole as a piece.
+
+        A network's failure leaves the part for the next try; a full disk removes it.
+
+        Raises:
+            WeightsError: reason "disk_full", or what `blocks` raises.
+        """
+        part = self._part(start, end)
+        with storing(self.folder, end - start):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with part.open("ab") as out:
+                    for block in blocks:
+                        out.write(block)
+                return self._keep(part, start, end)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+
+    def _keep(self, part: Path, start: int, end: int) -> Piece:
+        piece = Piece(start, end, file_sha256(part))
+        place(part, self.folder / piece.file_name)
+        self._pieces[start, end - start] = piece
+        return piece
+
+    def _part(self, start: int, end: int) -> Path:
+        return self.folder / f"{start}-{end - start}{PART}"
