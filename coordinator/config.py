@@ -12,6 +12,7 @@ from plait.errors import ConfigError
 PUBLIC_PORT: Final = 7420
 NODE_PORT: Final = 7421
 HTTP_PORT: Final = 7480
+MQTT_PORT: Final = 7422
 _HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
 
 
@@ -74,8 +75,10 @@ class CoordinatorConfig:
 
     `advertised_hosts` are names and addresses under which clients and nodes reach this machine:
     they stand in its certificate, and the first one in what it prints. `mqtt_url` None starts the
-    embedded broker. Planning begins once `nodes_min` nodes are profiled, or `plan_wait_ms` after
-    the first one.
+    embedded broker on `mqtt`; for a broker of the operator's, certificates of this network can be
+    written to `broker_certs_dir` for the names it is dialled by. Each of `token_files` receives an
+    enrolment token, unless it exists. Planning begins once `nodes_min` nodes are profiled, or
+    `plan_wait_ms` after the first one.
     """
 
     models: tuple[str, ...]
@@ -85,8 +88,12 @@ class CoordinatorConfig:
     advertised_hosts: tuple[str, ...] = ()
     state_dir: Path = field(default_factory=lambda: home_dir() / "coordinator")
     database_url: str | None = None
+    mqtt: Listen = Listen("0.0.0.0", MQTT_PORT, "--mqtt-listen")
     mqtt_url: str | None = None
     is_mqtt_enabled: bool = True
+    broker_certs_dir: Path | None = None
+    broker_names: tuple[str, ...] = ()
+    token_files: tuple[Path, ...] = ()
     nodes_min: int = 1
     plan_wait_ms: int = 3_000
     kv_tokens_min: int = 2_048
@@ -97,6 +104,7 @@ class CoordinatorConfig:
     streams_max: int = 4_096
     request_wait_ms: int = 30_000
     is_profile_written: bool = True
+    is_dashboard_enabled: bool = True
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -105,6 +113,10 @@ class CoordinatorConfig:
             raise ConfigError("--model names one model twice")
         for host in self.advertised_hosts:
             check_host(host, flag="--advertise")
+        for host in self.broker_names:
+            check_host(host, flag="--broker-name")
+        if self.broker_certs_dir is not None and not self.broker_names:
+            raise ConfigError("--broker-certs needs --broker-name: the host that nodes dial")
         for name, value in (
             ("--min-nodes", self.nodes_min),
             ("--kv-tokens", self.kv_tokens_min),
@@ -114,7 +126,7 @@ class CoordinatorConfig:
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         taken: dict[tuple[str, int], str] = {}
-        for listen in (self.public, self.node, self.http):
+        for listen in (self.public, self.node, self.http, self.mqtt):
             if listen.port == 0:
                 continue
             other = taken.setdefault((listen.host, listen.port), listen.flag)

@@ -50,36 +50,45 @@ def _bind_error(host: str, port: int, flag: str, error: OSError) -> ConfigError:
     )
 
 
-@contextlib.asynccontextmanager
-async def grpc_server(
-    *,
-    host: str,
-    port: int,
-    flag: str,
-    credentials: grpc.ServerCredentials,
-    add_services: Callable[[aio.Server], None],
-    calls_max: int,
-    message_bytes_max: int = FRAME_BYTES_MAX,
-) -> AsyncIterator[int]:
-    """A running server; gives the real port. At most `calls_max` calls at once, more are refused
-    with RESOURCE_EXHAUSTED. Raises ConfigError for a port that cannot be had.
+class GrpcDoor:
+    """A bound gRPC port. `port` is known before any service is, for those who must name it.
+
+    At most `calls_max` calls run at once, more are refused with RESOURCE_EXHAUSTED. Raises
+    ConfigError for a port that cannot be had.
     """
-    check_free(host, port, flag=flag)
-    server = aio.server(
-        options=server_options(message_bytes_max), maximum_concurrent_rpcs=calls_max
-    )
-    add_services(server)
-    literal = f"[{host}]" if ":" in host else host
-    try:
-        bound = server.add_secure_port(f"{literal}:{port}", credentials)
-    except RuntimeError as error:
-        message = f"port {port} on {host} cannot be opened ({error}): choose another with {flag}"
-        raise ConfigError(message) from error
-    await server.start()
-    try:
-        yield bound
-    finally:
-        await server.stop(STOP_S)
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        flag: str,
+        credentials: grpc.ServerCredentials,
+        calls_max: int,
+        message_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        check_free(host, port, flag=flag)
+        self._server = aio.server(
+            options=server_options(message_bytes_max), maximum_concurrent_rpcs=calls_max
+        )
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            self.port: Final[int] = self._server.add_secure_port(f"{literal}:{port}", credentials)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"port {port} on {host} cannot be opened ({error}): choose another with {flag}"
+            ) from error
+
+    @contextlib.asynccontextmanager
+    async def serve(self, *add_services: Callable[[aio.Server], None]) -> AsyncIterator[None]:
+        """Answer calls until the block ends, then let running ones finish for STOP_S."""
+        for add in add_services:
+            add(self._server)
+        await self._server.start()
+        try:
+            yield
+        finally:
+            await self._server.stop(STOP_S)
 
 
 def bind(host: str, port: int, *, flag: str) -> socket.socket:

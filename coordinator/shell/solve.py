@@ -33,7 +33,7 @@ class Solver:
     """Performs SolveAllocation, the newest epoch first: a newer question replaces a waiting one.
 
     The process is started with the first question and kept warm. An answer later than the problem's
-    own limit plus `grace_s` kills it.
+    own limit plus `grace_s` kills it; a fresh one is then asked for a greedy plan.
     """
 
     def __init__(
@@ -85,22 +85,28 @@ class Solver:
         self._inbox.post(event)
 
     async def _solve(self, effect: fx.SolveAllocation) -> Allocation | Reason:
-        limit_s = effect.problem.time_limit_s + self._grace_s
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self._ask(effect.problem)
-        except TimeoutError:
+        """The solver's plan; where its process fails, a greedy one from a fresh process."""
+        trouble: str | None = None
+        failed = Reason(code="solver_failed", message="the solver was not tried")
+        for limit_s in (effect.problem.time_limit_s + self._grace_s, self._grace_s):
+            try:
+                async with asyncio.timeout(limit_s):
+                    return await self._ask(effect.problem, trouble)
+            except TimeoutError:
+                message = f"the solver gave no plan within {limit_s:.0f} s and was stopped"
+                failed = Reason(code="solver_timeout", message=message)
+            except (SolverError, OSError) as error:
+                message = f"the solver's process failed: {error}"
+                failed = Reason(code="solver_failed", message=message)
             await self._kill()
-            message = f"the solver gave no plan within {limit_s:.0f} s and was stopped"
-            return Reason(code="solver_timeout", message=message)
-        except (SolverError, OSError) as error:
-            await self._kill()
-            return Reason(code="solver_failed", message=f"the solver's process failed: {error}")
+            trouble = failed.message
+            log.warning("solver_failed", epoch=effect.epoch, because=trouble)
+        return failed
 
-    async def _ask(self, problem: AllocationProblem) -> Allocation | Reason:
+    async def _ask(self, problem: AllocationProblem, trouble: str | None) -> Allocation | Reason:
         process = await self._warm()
         assert process.stdin is not None and process.stdout is not None
-        payload = pickle.dumps(problem)
+        payload = pickle.dumps((problem, trouble))
         process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "big") + payload)
         await process.stdin.drain()
         try:

@@ -10,19 +10,24 @@ import pickle
 import sys
 from typing import BinaryIO, Final
 
+from plait.clock import SystemClock
 from plait.errors import PlaitError
 from plait.types import Reason
-from scheduler.allocation import allocate
+from scheduler.allocation import allocate, allocate_greedy
 from scheduler.allocation.problem import Allocation, AllocationProblem
 
 LENGTH_BYTES: Final = 8
+Question = tuple[AllocationProblem, str | None]
+"""The problem, and why the solver is not to be tried (None: try it)."""
 Answer = Allocation | Reason
 
 
-def solve(problem: AllocationProblem) -> Answer:
-    """The plan, or why there is none."""
+def solve(problem: AllocationProblem, trouble: str | None) -> Answer:
+    """The plan, or why there is none. With `trouble` a greedy plan that warns of it."""
     try:
-        return allocate(problem)
+        if trouble is None:
+            return allocate(problem, clock=SystemClock())
+        return allocate_greedy(problem, warnings=(trouble,), clock=SystemClock())
     except PlaitError as error:
         return Reason(code=error.code, message=error.message)
 
@@ -31,9 +36,9 @@ def main() -> None:
     """Answer until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    while (question := _read(sys.stdin.buffer)) is not None:
-        problem: AllocationProblem = pickle.loads(question)
-        payload = pickle.dumps(solve(problem))
+    while (content := _read(sys.stdin.buffer)) is not None:
+        question: Question = pickle.loads(content)
+        payload = pickle.dumps(solve(*question))
         answers.write(len(payload).to_bytes(LENGTH_BYTES, "big") + payload)
         answers.flush()
 

@@ -8,9 +8,8 @@ import typer
 from plait.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordinator.main import Announcement
-
     from coordinator.config import CoordinatorConfig
+    from coordinator.main import Announcement
 
 app = typer.Typer(help="Run the coordinator of a network on this machine.")
 LEVELS = ("debug", "info", "warning", "error")
@@ -42,7 +41,20 @@ def run(
     mqtt: Annotated[
         str | None, typer.Option(help="mqtt:// or mqtts:// broker. [default: an embedded one]")
     ] = None,
+    mqtt_listen: Annotated[
+        str, typer.Option(help="Where the embedded broker listens (MQTT over TLS).")
+    ] = "0.0.0.0:7422",
     no_mqtt: Annotated[bool, typer.Option("--no-mqtt", help="No telemetry broker.")] = False,
+    broker_certs: Annotated[
+        Path | None, typer.Option(help="Write certificates for your own broker to this folder.")
+    ] = None,
+    broker_name: Annotated[
+        list[str] | None, typer.Option(help="Host names of your own broker, for its certificate.")
+    ] = None,
+    token_file: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write an enrolment token to this file, unless it exists."),
+    ] = None,
     min_nodes: Annotated[int, typer.Option(help="Measured nodes before the first plan.")] = 1,
     plan_wait_s: Annotated[
         float, typer.Option(help="How long the first plan waits for more nodes.")
@@ -62,6 +74,7 @@ def run(
     """Run the coordinator until Ctrl-C or SIGTERM."""
     from coordinator.config import (
         HTTP_PORT,
+        MQTT_PORT,
         NODE_PORT,
         PUBLIC_PORT,
         CoordinatorConfig,
@@ -81,8 +94,12 @@ def run(
         advertised_hosts=tuple(advertise or ()),
         state_dir=state_dir if state_dir is not None else home_dir() / "coordinator",
         database_url=database,
+        mqtt=parse_listen(mqtt_listen, flag="--mqtt-listen", default_port=MQTT_PORT),
         mqtt_url=mqtt,
         is_mqtt_enabled=not no_mqtt,
+        broker_certs_dir=broker_certs,
+        broker_names=tuple(broker_name or ()),
+        token_files=tuple(token_file or ()),
         nodes_min=min_nodes,
         plan_wait_ms=int(plan_wait_s * 1_000),
         kv_tokens_min=kv_tokens,
@@ -118,17 +135,18 @@ def _announce(news: "Announcement") -> None:
         ("clients (gRPC)", news.public_address),
         ("clients (OpenAI)", f"{news.http_url}/v1"),
         ("nodes", news.node_address),
-        ("telemetry", news.mqtt_address or "off"),
+        ("telemetry", news.telemetry_url or "off"),
         ("dashboard", f"{news.http_url}/dashboard"),
+        ("operator's key", str(news.admin_key_path)),
+        ("profile", str(news.profile_path or "not written")),
     ):
         table.add_row(name, Text(value))
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(Panel(table, title="plait coordinator", expand=False))
-    console.print(
-        f"Log in at the dashboard with the admin key{news.admin_key_note}. "
-        f"Profile for `plait ask` and `plait status`: {news.profile_path or 'not written'}."
-    )
-    console.print("A machine joins with (single use, one day):", style="bold")
-    console.print(Text(f"  {news.join_command}"))
-    console.print("A client asks with:", style="bold")
-    console.print(Text(news.curl_example))
+    for title, line in (
+        ("Sign in to the dashboard (once, or with the operator's key):", f"  {news.login_url}"),
+        ("A machine joins with (once, within a day):", f"  {news.join_command}"),
+        ("A client asks with:", news.curl_example),
+    ):
+        console.print(title, style="bold")
+        console.print(Text(line))

@@ -47,7 +47,8 @@ class LocalNetwork:
 
     def start_node(self, plan: NodePlan) -> Child:
         """Enrol and start a node with a fresh single-use token."""
-        arguments = ["node", "join", self.create_token(plan.name), "--name", plan.name]
+        arguments = ["node", "join", self.profile.address, "--token", self.create_token(plan.name)]
+        arguments += ["--name", plan.name]
         arguments += ["--listen", f"{LOOPBACK}:0", "--threads", str(plan.num_threads)]
         if plan.memory_bytes is not None:
             arguments += ["--memory", f"{plan.memory_bytes}B"]
@@ -119,7 +120,7 @@ def local_network(
     `num_nodes`. Everything stops at the end of the block."""
     own_home = home / "coordinator-home"
     own_home.mkdir(mode=0o700, parents=True)
-    listens = ["--listen", "--node-listen", "--http-listen"]
+    listens = ["--listen", "--node-listen", "--http-listen", "--mqtt-listen"]
     arguments = ["coordinator", "--model", model, "--min-nodes", str(num_nodes)]
     arguments += [word for flag in listens for word in (flag, f"{LOOPBACK}:0")]
     arguments += ["--plan-wait-s", "60", *options]

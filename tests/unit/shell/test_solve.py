@@ -16,7 +16,7 @@ from tests.kit.wait import until
 from tests.unit.shell.fakes import ALLOCATION, PROBLEM, FakeInbox
 
 PRELUDE = """
-import pickle, sys, os, time
+import dataclasses, pickle, sys, os, time
 def read():
     n = int.from_bytes(sys.stdin.buffer.read(8), 'big')
     return pickle.loads(sys.stdin.buffer.read(n)) if n else sys.exit(0)
@@ -28,6 +28,15 @@ from tests.unit.shell.fakes import ALLOCATION
 """
 ANSWERS = PRELUDE + "while True: read(); answer(ALLOCATION)"
 CRASHES = PRELUDE + "read(); os._exit(7)"
+IS_FRAIL = (
+    PRELUDE
+    + """
+while True:
+    problem, trouble = read()
+    if trouble is None: os._exit(7)
+    answer(dataclasses.replace(ALLOCATION, warnings=(trouble,)))
+"""
+)
 HANGS = PRELUDE + "read(); time.sleep(600)"
 LIES = PRELUDE + "read(); answer('42')"
 MUMBLES = PRELUDE + "read(); sys.stdout.buffer.write(b'x' * 9 + b'\\xff' * 999); sys.stdout.flush()"
@@ -83,8 +92,18 @@ async def test_a_crash_or_nonsense_is_a_reason(program: str, code: str, text: st
     assert text in event.reason.message
 
 
+async def test_a_crash_of_the_solver_leaves_a_greedy_plan_that_says_so() -> None:
+    async with solver(IS_FRAIL) as (made, inbox, ask):
+        made.perform_solve(ask(1))
+        await until(lambda: bool(inbox.events), timeout_s=30)
+    (event,) = inbox.events
+    assert isinstance(event, ev.AllocationSolved) and event.allocation is not None
+    assert event.allocation.placements == ALLOCATION.placements
+    assert "ended with 7" in event.allocation.warnings[0]
+
+
 async def test_a_hanging_solver_is_killed_in_time() -> None:
-    async with solver(HANGS, grace_s=0.0) as (made, inbox, ask):
+    async with solver(HANGS, grace_s=0.2) as (made, inbox, ask):
         made.perform_solve(ask(1))
         await until(lambda: bool(inbox.events), timeout_s=30)
         assert made.process_id is None
@@ -94,15 +113,17 @@ async def test_a_hanging_solver_is_killed_in_time() -> None:
 
 
 async def test_a_killed_solver_is_replaced() -> None:
+    killed: list[int] = []
     async with solver(HANGS) as (made, inbox, ask):
         made.perform_solve(ask(1))
-        await until(lambda: made.process_id is not None, timeout_s=30)
-        pid = made.process_id
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            await until(lambda: made.process_id not in (None, *killed), timeout_s=30)
+            assert made.process_id is not None
+            killed.append(made.process_id)
+            os.kill(made.process_id, signal.SIGKILL)
         await until(lambda: bool(inbox.events), timeout_s=30)
         made.perform_solve(ask(2))
-        await until(lambda: made.process_id not in (None, pid), timeout_s=30)
+        await until(lambda: made.process_id not in (None, *killed), timeout_s=30)
     (event,) = inbox.events
     assert isinstance(event, ev.AllocationSolved) and event.reason is not None
     assert "ended with -9" in event.reason.message
@@ -117,3 +138,17 @@ async def test_a_newer_question_replaces_a_waiting_one_and_both_are_answered() -
     assert isinstance(first, ev.AllocationSolved) and first.reason is not None
     assert (first.epoch, first.reason.code) == (1, "superseded")
     assert second == ev.AllocationSolved(epoch=2, allocation=ALLOCATION)
+
+
+async def test_the_real_process_says_what_is_missing() -> None:
+    inbox = FakeInbox()
+    made = Solver(inbox)
+    task = asyncio.create_task(made.run())
+    made.perform_solve(fx.SolveAllocation(epoch=1, problem=PROBLEM))
+    await until(lambda: bool(inbox.events), timeout_s=30)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (event,) = inbox.events
+    assert isinstance(event, ev.AllocationSolved) and event.reason is not None
+    assert event.reason.code == "not_enough_memory"
+    assert event.reason.message

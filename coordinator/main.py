@@ -1,0 +1,277 @@
+"""The coordinator's process: opens ports, runs the parts, announces itself, stops in order."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from fastapi import FastAPI
+
+from coordinator.assembly import Parts, assemble
+from coordinator.config import CoordinatorConfig, Listen
+from coordinator.dashboard.mount import mount
+from coordinator.models import ServedModel, served_models
+from coordinator.shell.authority import Authority
+from coordinator.shell.first_start import (
+    ADMIN_KEY,
+    ensure_keys,
+    save_profile,
+    write_token_files,
+)
+from coordinator.shell.servers import GrpcDoor, bind, http_server
+from coordinator.shell.store import Store, open_store
+from coordinator.shell.telemetry_hub import (
+    TelemetryHub,
+    telemetry_hub,
+    write_broker_certificates,
+)
+from plait.clock import Clock, SystemClock
+from plait.log import get
+
+PUBLIC_CALLS_MAX: Final = 1_024
+STOPPING: Final = "the coordinator stops; come back when it is up again"
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+log = get("coordinator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What an operator wants to know first. Addresses are host:port, with the real ports.
+
+    `login_url` signs in to the dashboard once, within minutes; empty without a dashboard.
+    """
+
+    network_id: str
+    models: tuple[str, ...]
+    public_address: str
+    node_address: str
+    http_url: str
+    telemetry_url: str
+    login_url: str
+    join_command: str
+    admin_key_path: Path
+    client_key: str | None
+    profile_path: Path | None
+
+    @property
+    def curl_example(self) -> str:
+        """A request that works as it stands, once the network serves."""
+        key = self.client_key or "YOUR_KEY"
+        return (
+            f"  curl {self.http_url}/v1/chat/completions -H 'Authorization: Bearer {key}' \\\n"
+            "    -H 'Content-Type: application/json' \\\n"
+            f'    -d \'{{"model": "{self.models[0]}", "messages": '
+            '[{"role": "user", "content": "Why is the sky blue?"}]}\''
+        )
+
+
+async def run_until_signal(
+    config: CoordinatorConfig, *, announce: Callable[[Announcement], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM, then stop in order. Raises ConfigError, ModelError."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with coordinator(config) as news:
+        announce(news)
+        await stop.wait()
+        log.info("stopping")
+
+
+@contextlib.asynccontextmanager
+async def coordinator(
+    config: CoordinatorConfig, *, clock: Clock | None = None
+) -> AsyncIterator[Announcement]:
+    """A coordinator that serves inside the block.
+
+    Raises ConfigError (ports, keys, store, broker) and ModelError before anything serves. A part
+    that fails later ends the block with an ExceptionGroup.
+    """
+    clock = clock if clock is not None else SystemClock()
+    models = await asyncio.to_thread(served_models, config.models)
+    authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))
+    if config.broker_certs_dir is not None:
+        write_broker_certificates(authority, config.broker_certs_dir, config.broker_names)
+    async with contextlib.AsyncExitStack() as stack:
+        doors = _Doors(
+            public=_door(config.public, authority.tls_credentials(), PUBLIC_CALLS_MAX),
+            node=_door(config.node, authority.mtls_credentials(), config.streams_max),
+            http=stack.enter_context(
+                bind(config.http.host, config.http.port, flag=config.http.flag)
+            ),
+            host=config.first_host,
+        )
+        ca_der, address = authority.ca.certificate_der, doors.public_address
+        store = await stack.enter_async_context(
+            open_store(config.database, clock, ca_der=ca_der, public_address=address)
+        )
+        telemetry = await stack.enter_async_context(_telemetry(config, authority, clock))
+        parts = assemble(
+            config,
+            models,
+            authority=authority,
+            store=store,
+            telemetry=telemetry,
+            clock=clock,
+            public_address=address,
+            node_port=doors.node.port,
+            software_version=importlib.metadata.version("plait"),
+        )
+        await stack.enter_async_context(_running(parts, telemetry))
+        app = parts.gateway.http_app()
+        login_path = _dashboard(app, config, parts, store, telemetry, clock, address)
+        await stack.enter_async_context(http_server(app, doors.http))
+        await stack.enter_async_context(doors.public.serve(parts.add_to_public_port))
+        await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
+        stack.callback(parts.control.close_all, reason="coordinator_stopping", message=STOPPING)
+        yield await _announcement(config, models, authority, store, telemetry, doors, login_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doors:
+    """Bound ports."""
+
+    public: GrpcDoor
+    node: GrpcDoor
+    http: socket.socket
+    host: str
+
+    @property
+    def public_address(self) -> str:
+        return _host_port(self.host, self.public.port)
+
+    @property
+    def node_address(self) -> str:
+        return _host_port(self.host, self.node.port)
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{_host_port(self.host, self.http.getsockname()[1])}"
+
+
+@contextlib.asynccontextmanager
+async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]:
+    """The parts' own tasks. One that fails is our bug and ends the coordinator."""
+    parts.journal.start()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(parts.loop.run(), name="core"),
+                tasks.create_task(parts.solver.run(), name="solver"),
+                tasks.create_task(parts.recorder.run(), name="recorder"),
+            ]
+            if telemetry.subscriber is not None:
+                running.append(tasks.create_task(telemetry.subscriber.run(), name="telemetry"))
+            try:
+                yield
+            finally:
+                for task in running:
+                    task.cancel()
+    finally:
+        parts.gateway.close()
+        parts.journal.stop()
+
+
+def _door(listen: Listen, credentials: grpc.ServerCredentials, calls_max: int) -> GrpcDoor:
+    return GrpcDoor(
+        host=listen.host,
+        port=listen.port,
+        flag=listen.flag,
+        credentials=credentials,
+        calls_max=calls_max,
+    )
+
+
+def _telemetry(
+    config: CoordinatorConfig, authority: Authority, clock: Clock
+) -> contextlib.AbstractAsyncContextManager[TelemetryHub]:
+    is_on, listen = config.is_mqtt_enabled, (config.mqtt.host, config.mqtt.port)
+    return telemetry_hub(
+        authority=authority,
+        folder=config.state_dir / "telemetry",
+        clock=clock,
+        rng=random.SystemRandom(),
+        url=config.mqtt_url if is_on else None,
+        listen=listen if is_on else None,
+    )
+
+
+def _dashboard(
+    app: FastAPI,
+    config: CoordinatorConfig,
+    parts: Parts,
+    store: Store,
+    telemetry: TelemetryHub,
+    clock: Clock,
+    join_address: str,
+) -> str:
+    """Mount the dashboard; a path that signs in once, empty where it is off."""
+    if not config.is_dashboard_enabled:
+        return ""
+    dashboard = mount(
+        app,
+        views=parts.views,
+        telemetry=telemetry.view if telemetry.subscriber is not None else None,
+        keys=store.keys,
+        tokens=store.tokens,
+        inbox=parts.inbox,
+        clock=clock,
+        join_address=join_address,
+    )
+    return dashboard.new_login_path()
+
+
+async def _announcement(
+    config: CoordinatorConfig,
+    models: Sequence[ServedModel],
+    authority: Authority,
+    store: Store,
+    telemetry: TelemetryHub,
+    doors: _Doors,
+    login_path: str,
+) -> Announcement:
+    """Make keys, tokens and the profile; say where everything is."""
+    keys = await ensure_keys(store.keys, config.state_dir)
+    await write_token_files(store.tokens, config.token_files)
+    token, _ = await store.tokens.create_token(display_name="printed at start", valid_s=0)
+    profile_path = None
+    if config.is_profile_written:
+        profile_path = save_profile(
+            address=doors.public_address,
+            ca_pem=authority.ca_pem,
+            admin_key=keys.admin,
+            http_url=doors.http_url,
+        )
+    return Announcement(
+        network_id=authority.network_id,
+        models=tuple(model.spec.model_id for model in models),
+        public_address=doors.public_address,
+        node_address=doors.node_address,
+        http_url=doors.http_url,
+        telemetry_url=telemetry.url,
+        login_url=f"{doors.http_url}{login_path}" if login_path else "",
+        join_command=f"plait node join {doors.public_address} --token {token}",
+        admin_key_path=config.state_dir / ADMIN_KEY,
+        client_key=keys.client,
+        profile_path=profile_path,
+    )
+
+
+def _names(config: CoordinatorConfig) -> tuple[str, ...]:
+    """What the coordinator's certificate is for: all that it may be dialled by."""
+    listened = [
+        listen.host for listen in (config.public, config.node, config.mqtt) if not listen.is_any
+    ]
+    return tuple(dict.fromkeys((*config.advertised_hosts, *listened, *LOCAL_NAMES)))
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,54 @@
+"""The models an operator named: source, shape and tokenizer, known before any port opens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.gateway.gguf_tokenizer import tokenizer_from_gguf
+from coordinator.gateway.tokens import Tokenizer, tokenizer_from_folder
+from coordinator.gguf_arrays import read_metadata
+from plait.errors import ModelError
+from plait.log import get
+from plait.models import TokenizerFiles, load_spec, pin, pull, resolve, tokenizer_source
+from plait.types import ModelSource, ModelSpec, SourceKind
+
+log = get("models")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model of the network. `source` carries its revision and digest."""
+
+    spec: ModelSpec
+    source: ModelSource
+    tokenizer: Tokenizer
+
+
+def served_models(names: Sequence[str]) -> list[ServedModel]:
+    """What stands behind the names, in order. Fetches what the coordinator itself needs: a hub
+    model's configuration and tokenizer, a catalogue model's file; never a hub model's weights.
+
+    Blocks on disk and network. Raises ModelError (unknown, unsupported), WeightsError.
+    """
+    models = [_served_model(name) for name in names]
+    ids = [model.spec.model_id for model in models]
+    for model_id in ids:
+        if ids.count(model_id) > 1:
+            raise ModelError(f"two models are called {model_id!r}: serve one of them")
+    return models
+
+
+def _served_model(name: str) -> ServedModel:
+    source = resolve(name)
+    if source.kind is SourceKind.CATALOGUE:
+        pull(source)
+    source = pin(source)
+    spec = load_spec(source)
+    tokenizer = _tokenizer(tokenizer_source(source))
+    log.info("model_opened", model_id=spec.model_id, layers=spec.num_layers, digest=source.digest)
+    return ServedModel(spec=spec, source=source, tokenizer=tokenizer)
+
+
+def _tokenizer(files: TokenizerFiles) -> Tokenizer:
+    if files.gguf_file is None:
+        return tokenizer_from_folder(files.folder)
+    return tokenizer_from_gguf(read_metadata(files.folder / files.gguf_file))

@@ -1,0 +1,77 @@
+"""Finished requests, from the view into the store: at most one transaction a second."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from coordinator.core.view import RequestView
+from coordinator.ports import ViewSource
+from coordinator.shell.store_history import FinishedRequest
+from plait.clock import Clock
+from plait.log import get
+
+PERIOD_S: Final = 1.0
+KNOWN_MAX: Final = 20_000
+log = get("recorder")
+
+
+class History(Protocol):
+    """Where finished requests go."""
+
+    async def record(self, requests: Sequence[FinishedRequest]) -> None: ...
+
+
+class Recorder:
+    """Watches the view for requests that ended and hands each on once.
+
+    A store that fails costs history, never service: the batch is dropped and logged.
+    """
+
+    def __init__(self, views: ViewSource, history: History, clock: Clock) -> None:
+        self._views = views
+        self._history = history
+        self._clock = clock
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def run(self) -> None:
+        """Serve until cancelled; what ended by then is still written."""
+        try:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                await self.flush()
+        finally:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what ended since the last time."""
+        fresh = [
+            _finished(request, self._clock.unix_ms())
+            for request in self._views.view().requests
+            if request.total_ms is not None and request.request_id not in self._known
+        ]
+        for request in fresh:
+            self._known[request.request_id] = None
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        try:
+            await self._history.record(fresh)
+        except Exception as error:  # root: the store's drivers raise what they like
+            log.warning("history_lost", requests=len(fresh), error=str(error))
+
+
+def _finished(request: RequestView, now_unix_ms: int) -> FinishedRequest:
+    assert request.total_ms is not None
+    return FinishedRequest(
+        request_id=request.request_id,
+        model_id=request.model_id,
+        key_id=request.key_id,
+        finish_reason=request.finish_reason,
+        reason=request.reason,
+        prompt_tokens=request.prompt_tokens,
+        generated_tokens=request.num_generated,
+        num_attempts=request.epoch,
+        ttft_ms=None if request.ttft_ms is None else float(request.ttft_ms),
+        total_ms=float(request.total_ms),
+        finished_unix_ms=now_unix_ms - (request.age_ms - request.total_ms),
+    )
