@@ -37,7 +37,7 @@ class RequestHistory:
     def __init__(
         self, engine: AsyncEngine, *, rows_max: int = ROWS_MAX, pruned_every: int = PRUNED_EVERY
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._rows_max = rows_max
         self._pruned_every = pruned_every
         self._num_since_pruning = pruned_every  # the first write prunes what a past run left
@@ -47,7 +47,7 @@ class RequestHistory:
         if not requests:
             return
         self._num_since_pruning += len(requests)
-        async with transaction(self._engine) as connection:
+        async with transaction(self.engine) as connection:
             await connection.execute(
                 insert(finished_requests), [asdict(request) for request in requests]
             )
@@ -65,7 +65,7 @@ class RequestHistory:
         query = select(finished_requests).order_by(columns.sequence.desc()).limit(limit)
         if key_id is not None:
             query = query.where(columns.key_id == key_id)
-        async with transaction(self._engine) as connection:
+        async with transaction(self.engine) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [
             FinishedRequest(**{name: row[name] for name in FinishedRequest.__dataclass_fields__})

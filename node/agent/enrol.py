@@ -114,9 +114,11 @@ async def _call_enrol(
         stub = control_pb2_grpc.EnrolmentServiceStub(channel)
         return await stub.Enrol(request, timeout=CALL_S)
     except aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        # TLS worked a moment ago, so an end that hangs up now asks for what we cannot have yet.
+        if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE):
             raise UnavailableError(
-                f"{address} does not let nodes in: give the coordinator's public port",
+                f"{address} does not let nodes in: give the coordinator's public port, not the "
+                "one for nodes, and look whether it is still running",
                 reason="not_coordinator",
             ) from None
         raise error_from_rpc(error) from None

@@ -1,116 +1,37 @@
 """A node joins over real TLS sockets, and everything that should keep it out does."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc import aio
 
-from coordinator.shell.authority import Authority
-from coordinator.shell.enrol import Enrolment, EnrolmentService
-from coordinator.shell.store import Store, open_store
 from node.agent.enrol import enrol, renew
 from node.agent.identity import (
     CertificateRequest,
     NodeCredentials,
     load_credentials,
+    node_home,
     with_certificate,
 )
 from plait.clock import SystemClock
-from plait.crypto.certificates import COORDINATOR_NAME, node_tls_name
-from plait.crypto.identity import NodeIdentity, enrol_message
+from plait.crypto.authority import CertificateAuthority
+from plait.crypto.certificates import COORDINATOR_NAME, make_csr, new_tls_key
+from plait.crypto.identity import NodeIdentity, enrol_message, renew_message
 from plait.crypto.tokens import JoinToken
-from plait.errors import AuthenticationError, ConfigError, DeadlineError, UnavailableError
-from plait.wire.channel import peer_node_id, secure_channel, server_options
-from plait.wire.status import error_from_rpc
+from plait.errors import AuthenticationError, ConfigError
+from plait.types import NodeId
+from plait.wire.channel import secure_channel
 from plait.wire.v1 import control_pb2, control_pb2_grpc
-
-
-@dataclass(frozen=True)
-class Network:
-    """A coordinator's two doors on loopback."""
-
-    authority: Authority
-    store: Store
-    enrolment: Enrolment
-    public_address: str
-    node_address: str
-
-    async def token(self, valid_s: int = 60) -> str:
-        token, _entry = await self.store.tokens.create_token(display_name="t", valid_s=valid_s)
-        return token
-
-
-class Renewals(control_pb2_grpc.ControlServiceServicer):
-    """The control service's renewal, as the shell serves it."""
-
-    def __init__(self, enrolment: Enrolment) -> None:
-        self._enrolment = enrolment
-        self.seen: list[str | None] = []
-
-    async def Renew(self, request, context):  # type: ignore[no-untyped-def]
-        node_id = peer_node_id(context)
-        self.seen.append(node_id)
-        assert node_id is not None
-        try:
-            chain = await self._enrolment.renew(
-                node_id, request.csr_der, request.identity_signature
-            )
-        except AuthenticationError as error:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.message)
-        return control_pb2.RenewResponse(certificate_chain_pem=chain)
-
-
-@contextlib.asynccontextmanager
-async def running_network(folder: Path) -> AsyncIterator[Network]:
-    clock = SystemClock()
-    authority = Authority.open(folder / "keys", clock, names=("localhost", "127.0.0.1"))
-    async with open_store(folder / "store.db", clock, ca_der=authority.ca.certificate_der) as store:
-        enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
-        public, private = aio.server(options=server_options()), aio.server()
-        node_port = private.add_secure_port("127.0.0.1:0", authority.mtls_credentials())
-        public_port = public.add_secure_port("127.0.0.1:0", authority.tls_credentials())
-        control_pb2_grpc.add_EnrolmentServiceServicer_to_server(
-            EnrolmentService(
-                enrolment,
-                ticket_key=authority.tickets.public_bytes,
-                node_address=f":{node_port}",
-            ),
-            public,
-        )
-        control_pb2_grpc.add_ControlServiceServicer_to_server(Renewals(enrolment), private)
-        await public.start()
-        await private.start()
-        try:
-            yield Network(
-                authority=authority,
-                store=store,
-                enrolment=enrolment,
-                public_address=f"127.0.0.1:{public_port}",
-                node_address=f"127.0.0.1:{node_port}",
-            )
-        finally:
-            await asyncio.gather(public.stop(None), private.stop(None))
+from tests.integration.enrolment_support import Network, node_channel, running_network
 
 
 @pytest.fixture
 async def network(tmp_path: Path) -> AsyncIterator[Network]:
     async with running_network(tmp_path / "coordinator") as running:
         yield running
-
-
-def node_channel(credentials: NodeCredentials) -> aio.Channel:
-    return secure_channel(
-        credentials.node_address,
-        ca_pem=credentials.ca_pem,
-        target_name=COORDINATOR_NAME,
-        certificate_pem=credentials.tls.certificate_pem,
-        key_pem=credentials.tls.key_pem,
-    )
 
 
 async def test_a_node_joins_and_keeps_its_papers(network: Network, tmp_path: Path) -> None:
@@ -213,3 +134,120 @@ async def test_an_unknown_secret_is_refused(network: Network, tmp_path: Path) ->
         await enrol(network.public_address, forged.encode(), tmp_path / "n", "x")
     assert caught.value.code == "token_unknown"
     await enrol(network.public_address, token.encode(), tmp_path / "n", "x")
+
+
+async def test_a_proof_for_another_request_is_refused(network: Network) -> None:
+    token = JoinToken.parse(await network.token())
+    identity, thief = NodeIdentity.generate(), NodeIdentity.generate()
+    csr = make_csr(new_tls_key(), identity.node_id)
+    good = {
+        "token_id": token.token_id,
+        "token_secret": token.secret,
+        "identity_key": identity.public_bytes,
+        "csr_der": csr,
+        "identity_signature": identity.sign(enrol_message(token.token_id, csr)),
+    }
+    bad: dict[str, dict[str, object]] = {
+        "bad_proof": {"csr_der": make_csr(new_tls_key(), identity.node_id)},
+        "bad_proof ": {"identity_key": thief.public_bytes},
+        "bad_proof  ": {"identity_key": b""},
+        "bad_csr": {
+            "csr_der": b"junk",
+            "identity_signature": identity.sign(enrol_message(token.token_id, b"junk")),
+        },
+    }
+    async with secure_channel(
+        network.public_address, ca_pem=network.authority.ca_pem, target_name=COORDINATOR_NAME
+    ) as channel:
+        stub = control_pb2_grpc.EnrolmentServiceStub(channel)
+        for reason, change in bad.items():
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stub.Enrol(control_pb2.EnrolRequest(**{**good, **change}), timeout=5)  # type: ignore[arg-type]
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert dict(caught.value.trailing_metadata() or ())["plait-reason"] == reason.strip()
+        wrong = control_pb2.EnrolRequest(**{**good, "token_secret": "x"})  # type: ignore[arg-type]
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.Enrol(wrong, timeout=5)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        answer = await stub.Enrol(control_pb2.EnrolRequest(**good), timeout=5)  # type: ignore[arg-type]
+    assert answer.node_id == identity.node_id, "none of the refusals used the token up"
+
+
+async def test_renewal_needs_the_identity_not_just_the_certificate(
+    network: Network, tmp_path: Path
+) -> None:
+    credentials = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    csr = make_csr(new_tls_key(), credentials.node_id)
+    signature = NodeIdentity.generate().sign(renew_message(csr))
+    with pytest.raises(AuthenticationError, match="proof"):
+        await network.enrolment.renew(credentials.node_id, csr, signature)
+    with pytest.raises(AuthenticationError, match="not enrolled"):
+        await network.enrolment.renew(NodeId("nsomebody"), csr, signature)
+
+
+async def test_an_unfit_certificate_is_not_kept(network: Network, tmp_path: Path) -> None:
+    credentials = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    request = CertificateRequest.make(credentials.node_id)
+    stranger = CertificateAuthority.create(SystemClock())
+    ca = network.authority.ca
+    for chain in (
+        stranger.issue_node(request.csr_der, credentials.node_id),
+        ca.issue_node(request.csr_der, NodeId("nsomebody")),
+        ca.issue_node(make_csr(new_tls_key(), credentials.node_id), credentials.node_id),
+        b"",
+        b"junk",
+    ):
+        with pytest.raises(AuthenticationError) as caught:
+            with_certificate(credentials, request, chain)
+        assert caught.value.code == "bad_certificate"
+    assert load_credentials(tmp_path / "n").tls == credentials.tls
+
+
+async def test_a_node_that_joins_again_keeps_its_name(network: Network, tmp_path: Path) -> None:
+    first = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    again = await enrol(network.public_address, await network.token(), tmp_path / "n", "y")
+    assert again.node_id == first.node_id
+    assert again.tls != first.tls
+    assert (await network.store.nodes.require(first.node_id)).display_name == "y"
+
+
+async def test_the_address_may_come_with_the_token(network: Network, tmp_path: Path) -> None:
+    token = JoinToken.parse(await network.token())
+    with pytest.raises(ConfigError, match="names no coordinator"):
+        await enrol("", token.encode(), tmp_path / "n", "x")
+    addressed = JoinToken(
+        token_id=token.token_id,
+        secret=token.secret,
+        ca_der=token.ca_der,
+        address=network.public_address,
+    )
+    await enrol("", addressed.encode(), tmp_path / "n", "x")
+
+
+@pytest.mark.parametrize("name", ["identity.pem", "tls.pem"])
+async def test_papers_that_others_can_read_are_refused(
+    network: Network, tmp_path: Path, name: str
+) -> None:
+    await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    (tmp_path / "n" / name).chmod(0o640)
+    with pytest.raises(ConfigError) as caught:
+        load_credentials(tmp_path / "n")
+    assert caught.value.code == "key_file_open"
+
+
+@pytest.mark.parametrize("name", ["tls.pem", "node.json", "ca.crt"])
+async def test_damaged_papers_are_a_config_error(
+    network: Network, tmp_path: Path, name: str
+) -> None:
+    await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    (tmp_path / "n" / name).write_bytes(b'{"node_id": 3}')
+    with pytest.raises(ConfigError):
+        load_credentials(tmp_path / "n")
+
+
+def test_a_node_that_never_joined_says_how(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="plait node join"):
+        load_credentials(tmp_path)
+    for name in ("", "../up", "a/b", "dé"):
+        with pytest.raises(ConfigError):
+            node_home(name)

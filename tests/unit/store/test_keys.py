@@ -1,0 +1,84 @@
+"""API keys: shown once, kept as a hash, refused when revoked."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coordinator.shell.store import Store, open_store
+from plait.clock import ManualClock
+from plait.errors import AuthenticationError, InvalidRequestError
+
+
+async def refusal(store: Store, secret: str) -> str:
+    with pytest.raises(AuthenticationError) as caught:
+        await store.keys.verify_key(secret)
+    assert secret not in caught.value.message or not secret
+    return caught.value.code
+
+
+async def test_a_key_is_recognised_and_listed(store: Store, clock: ManualClock) -> None:
+    secret, entry = await store.keys.create_key(display_name=" Ada\n", is_admin=False)
+    clock.advance(1)
+    _, newer = await store.keys.create_key(display_name="op", is_admin=True)
+    assert entry.display_name == "Ada"
+    assert await store.keys.verify_key(secret) == entry
+    assert await store.keys.list_keys() == [newer, entry]
+
+
+async def test_only_hashes_reach_the_disk(store: Store, tmp_path: Path) -> None:
+    secret, _ = await store.keys.create_key(display_name="x", is_admin=False)
+    token, _ = await store.tokens.create_token(display_name="x", valid_s=0)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        dump = "\n".join(connection.iterdump())
+    assert "api_keys" in dump
+    assert secret.rpartition("-")[2] not in dump
+    assert token not in dump
+
+
+async def test_wrong_keys_are_refused(store: Store) -> None:
+    secret, _ = await store.keys.create_key(display_name="x", is_admin=False)
+    for wrong in (secret[:-1] + ("A" if secret[-1] != "A" else "B"), secret + "x", "", "sk-plait-"):
+        assert await refusal(store, wrong) == "key_unknown"
+
+
+async def test_a_revoked_key_is_refused_at_once(store: Store) -> None:
+    secret, entry = await store.keys.create_key(display_name="x", is_admin=False)
+    await store.keys.verify_key(secret)
+    await store.keys.revoke_key(entry.key_id)
+    assert await refusal(store, secret) == "key_revoked"
+    assert (await store.keys.list_keys())[0].is_revoked
+    await store.keys.revoke_key(entry.key_id)
+
+
+async def test_revocation_by_another_process_is_seen_after_the_cache_ends(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    secret, entry = await store.keys.create_key(display_name="x", is_admin=False)
+    await store.keys.verify_key(secret)
+    async with open_store(tmp_path / "store.db", clock, ca_der=b"") as other:
+        await other.keys.revoke_key(entry.key_id)
+    await store.keys.verify_key(secret)
+    clock.advance(10_000)
+    assert await refusal(store, secret) == "key_revoked"
+
+
+async def test_an_unknown_key_cannot_be_revoked(store: Store) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await store.keys.revoke_key("nothere")
+    assert (caught.value.code, caught.value.param) == ("not_found", "key_id")
+
+
+async def test_a_name_is_bounded(store: Store) -> None:
+    with pytest.raises(InvalidRequestError):
+        await store.keys.create_key(display_name="x" * 129, is_admin=False)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=100))
+async def test_random_text_is_refused_and_nothing_else(store: Store, text: str) -> None:
+    for secret in (text, "sk-plait-abcdef-" + text):
+        with pytest.raises(AuthenticationError):
+            await store.keys.verify_key(secret)
