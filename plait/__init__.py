@@ -1,0 +1,29 @@
+"""plait: one LLM service over many volunteers' GPUs.
+
+`plait.Client` and `plait.AsyncClient` talk to a network; `plait.errors` is what they raise. The
+clients are loaded when they are first used, so that `import plait` costs next to nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from plait import errors
+
+if TYPE_CHECKING:
+    from plait.sdk import AsyncClient as AsyncClient
+    from plait.sdk import Client as Client
+    from plait.sdk import Completion as Completion
+    from plait.sdk import Delta as Delta
+
+__all__ = ["AsyncClient", "Client", "Completion", "Delta", "errors"]
+_LAZY = frozenset({"AsyncClient", "Client", "Completion", "Delta"})
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(importlib.import_module("plait.sdk"), name)
+    raise AttributeError(f"module 'plait' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,108 @@
+"""What a client gets back. Times in milliseconds, log probabilities natural."""
+
+from dataclasses import dataclass
+
+from plait.types import FinishReason, LayerSpan, ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One likely token at a place of the answer."""
+
+    token_id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScore:
+    """The log probability of a generated token, and of the likeliest ones where asked for."""
+
+    token_id: int
+    text: str
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """New text; `str(delta)` is the text, empty while a character is incomplete."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    scores: tuple[TokenScore, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One stage of the chain of nodes that answered."""
+
+    node_id: str
+    display_name: str
+    span: LayerSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The request waits for a chain; `position` counts from 1."""
+
+    position: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A whole answer. `str(completion)` is its text.
+
+    `ttft_ms` is the time to the first token and `total_ms` to the last one, both measured by the
+    gateway; `num_attempts` is 1 when no chain broke. `scores` is empty unless asked for.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    request_id: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_ms: float
+    total_ms: float
+    num_attempts: int
+    route: tuple[Hop, ...]
+    token_ids: tuple[int, ...]
+    scores: tuple[TokenScore, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decode rate: tokens after the first one by the time they took; 0 for a single one."""
+        span_ms = self.total_ms - self.ttft_ms
+        return (self.completion_tokens - 1) * 1000 / span_ms if span_ms > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model that the network serves. `missing` are layers without a serving node."""
+
+    model: str
+    context_tokens_max: int
+    is_ready: bool
+    missing: tuple[LayerSpan, ...]
+    spec: ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """The network, as far as clients may know it."""
+
+    network_id: str
+    software_version: str
+    models: tuple[ModelEntry, ...]
+    num_nodes_serving: int
+    num_requests_running: int
+    num_requests_queued: int

@@ -1,0 +1,100 @@
+"""Where the network is and who we are: arguments, then environment, then the user's profile."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from plait.config import ClientProfile
+from plait.crypto.certificates import COORDINATOR_NAME
+from plait.errors import ConfigError, PlaitError, UnavailableError
+from plait.wire.channel import FRAME_BYTES_MAX, Options, channel_options
+from plait.wire.status import error_from_rpc
+
+DEFAULT_TIMEOUT_S: Final = 600.0
+SHORT_TIMEOUT_S: Final = 15.0
+"""For calls that do not generate."""
+
+RESPONSE_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A network and a key for it. `ca_pem` is the only trust anchor."""
+
+    address: str
+    api_key: str
+    ca_pem: bytes
+
+    def __repr__(self) -> str:
+        return f"Settings(address={self.address!r})"
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.api_key}"),)
+
+    @property
+    def options(self) -> Options:
+        """Channel options: the certificate's name is expected, however the address reads."""
+        return [
+            *channel_options(RESPONSE_BYTES_MAX),
+            ("grpc.ssl_target_name_override", COORDINATOR_NAME),
+            ("grpc.default_authority", COORDINATOR_NAME),
+        ]
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(root_certificates=self.ca_pem)
+
+    def explain(self, error: grpc.RpcError) -> PlaitError:
+        """The typed error behind a failed call."""
+        known = error_from_rpc(error)
+        if isinstance(known, UnavailableError) and known.code == UnavailableError.reason:
+            return UnavailableError(
+                f"the coordinator at {self.address} cannot be reached: is it running, and is the "
+                f"CA its own? ({known.message})",
+                reason="coordinator_unreachable",
+            )
+        return known
+
+
+def resolve(address: str | None, api_key: str | None, ca: str | Path | bytes | None) -> Settings:
+    """Fill what is not given from PLAIT_ADDRESS, PLAIT_API_KEY and PLAIT_CA, then from the profile.
+
+    Args:
+        ca: the CA's certificate: PEM, or the path of a PEM file.
+
+    Raises:
+        ConfigError: something is missing or unreadable.
+    """
+    address = address or os.environ.get("PLAIT_ADDRESS") or None
+    api_key = api_key or os.environ.get("PLAIT_API_KEY") or None
+    ca = ca or os.environ.get("PLAIT_CA") or None
+    if address is None or api_key is None or ca is None:
+        profile = ClientProfile.load()
+        address = address or profile.address
+        api_key = api_key or profile.api_key
+        ca = ca or profile.ca_pem.encode()
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"the address must read host:port, not {address!r}")
+    if not api_key.isascii() or not api_key.isprintable():
+        raise ConfigError("the API key holds characters that no key has")
+    return Settings(address=address, api_key=api_key, ca_pem=_pem(ca))
+
+
+def _pem(ca: str | Path | bytes) -> bytes:
+    if isinstance(ca, bytes):
+        content = ca
+    elif isinstance(ca, str) and "-----BEGIN" in ca:
+        content = ca.encode()
+    else:
+        try:
+            content = Path(ca).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"the CA file {ca} cannot be read: {error.strerror}") from error
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise ConfigError("the CA is not a certificate in PEM form")
+    return content
