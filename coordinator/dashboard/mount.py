@@ -1,0 +1,89 @@
+"""Puts the dashboard on the gateway's application, at /dashboard.
+
+NiceGUI keeps one application per process, so there is one dashboard per process.
+"""
+
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from nicegui import app as nicegui_app
+from nicegui import ui
+
+from coordinator.dashboard import pages
+from coordinator.dashboard.frame import Sources
+from coordinator.dashboard.gate import MOUNT_PATH, SessionGate
+from coordinator.dashboard.login import STATIC, login_router
+from coordinator.dashboard.sessions import LoginLimiter, SessionStore
+from coordinator.dashboard.snapshot import SharedSnapshot
+from coordinator.ports import Inbox, KeyStore, TelemetryReader, TokenStore, ViewSource
+from plait.clock import Clock
+from plait.errors import ConfigError
+
+_mounted: list[FastAPI] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """A mounted dashboard."""
+
+    sessions: SessionStore
+
+    def new_login_path(self) -> str:
+        """A path that signs in once, within 15 minutes; for the coordinator to print."""
+        return f"{MOUNT_PATH}/link/{self.sessions.issue_link()}"
+
+
+def mount(
+    app: FastAPI,
+    *,
+    views: ViewSource,
+    telemetry: TelemetryReader | None,
+    keys: KeyStore,
+    tokens: TokenStore,
+    inbox: Inbox,
+    clock: Clock,
+    join_address: str,
+) -> Dashboard:
+    """Mount on `app` before it starts. `join_address` is what join lines name, host:port.
+
+    Raises ConfigError for a second dashboard in the same process.
+    """
+    if _mounted:
+        raise ConfigError("this process has a dashboard already", reason="dashboard_mounted")
+    _mounted.append(app)
+    sessions = SessionStore(clock=clock)
+    sources = Sources(
+        snapshot=SharedSnapshot(views=views, telemetry=telemetry, clock=clock),
+        keys=keys,
+        tokens=tokens,
+        inbox=inbox,
+        sessions=sessions,
+        clock=clock,
+        join_address=join_address,
+    )
+
+    @app.get(MOUNT_PATH, include_in_schema=False)
+    async def add_slash() -> RedirectResponse:
+        return RedirectResponse(f"{MOUNT_PATH}/", status_code=307)
+
+    # Before NiceGUI's mount, which would take these paths too.
+    app.mount(f"{MOUNT_PATH}/assets", StaticFiles(directory=STATIC), name="dashboard-assets")
+    app.include_router(
+        login_router(sessions=sessions, limiter=LoginLimiter(clock=clock), keys=keys)
+    )
+    pages.register(sources)
+    nicegui_app.add_middleware(SessionGate, sessions=sessions)
+    ui.run_with(
+        app,
+        mount_path=MOUNT_PATH,
+        title="plait",
+        dark=None,
+        language="en-US",
+        # Nothing is bound: without this NiceGUI polls ten times a second, idle or not.
+        binding_refresh_interval=None,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+    return Dashboard(sessions=sessions)

@@ -1,0 +1,185 @@
+"""What the first page shows of a snapshot, as HTML. Pure."""
+
+from typing import Final
+
+from coordinator.core.view import ModelView, PlanView, RequestView
+from coordinator.dashboard import figures
+from coordinator.dashboard.markup import button, chip, meter, row, section, sparkline, table, text
+from coordinator.dashboard.snapshot import Snapshot
+
+REQUESTS_SHOWN: Final = 50
+OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
+REQUEST_TONES: Final = {
+    "queued": "warn",
+    "opening": "busy",
+    "prefill": "busy",
+    "decode": "ok",
+    "finished": "calm",
+    "failed": "bad",
+    "cancelled": "calm",
+}
+REQUEST_HEADS: Final = (
+    ("Request", ""),
+    ("State", ""),
+    ("Route", ""),
+    ("Tokens", ""),
+    ("TTFT", "num"),
+    ("Tokens/s", "num"),
+    ("Age", "num"),
+)
+
+
+def draw_headline(snapshot: Snapshot) -> str:
+    """Whether the network can serve, in a sentence."""
+    view = snapshot.view
+    if not view.nodes:
+        return _banner("warn", "No node yet", "Create an enrolment token and hand out its line.")
+    waiting = [model for model in view.models if not model.is_ready]
+    if waiting:
+        return "".join(_missing_banner(model) for model in waiting)
+    serving = sum(node.state == "serving" for node in view.nodes)
+    models = ", ".join(model.model_id for model in view.models)
+    return _banner("ok", f"Serving {models}", f"{serving} of {len(view.nodes)} nodes serve.")
+
+
+def draw_tiles(snapshot: Snapshot) -> str:
+    """The counters."""
+    view, counters = snapshot.view, snapshot.view.counters
+    num_open = sum(request.state in OPEN_STATES for request in view.requests)
+    serving = sum(node.state == "serving" for node in view.nodes)
+    pipelines = sum(request.state in ("prefill", "decode") for request in view.requests)
+    live = (
+        '<div class="tile tile-wide"><div class="tile-main"><span class="tile-name">Tokens per '
+        f'second</span><span class="tile-value" data-counter="tokens_per_s">'
+        f"{figures.per_second(snapshot.tokens_per_s)}</span></div>"
+        f"{sparkline(snapshot.history)}</div>"
+    )
+    tiles = (
+        _tile("Tokens generated", figures.count(counters.tokens_generated), "tokens_generated"),
+        _tile("Nodes serving", f"{serving} / {len(view.nodes)}", "nodes_serving"),
+        _tile("Open pipelines", figures.count(pipelines), "pipelines"),
+        _tile(
+            "Open requests", figures.count(num_open), "requests_open", f"queued: {view.num_queued}"
+        ),
+        _tile(
+            "Finished",
+            figures.count(counters.requests_finished),
+            "requests_finished",
+            f"cancelled: {counters.requests_cancelled}",
+        ),
+        _tile(
+            "Failed",
+            figures.count(counters.requests_failed),
+            "requests_failed",
+            f"routes broken: {counters.routes_broken}",
+            tone="bad" if counters.requests_failed else "",
+        ),
+    )
+    return f'<div class="tiles">{live}{"".join(tiles)}</div>'
+
+
+def draw_requests(snapshot: Snapshot) -> str:
+    """Open requests first, then those that ended lately."""
+    view = snapshot.view
+    names = {node.node_id: node.display_name or node.node_id for node in view.nodes}
+    ordered = sorted(view.requests, key=lambda r: (r.state not in OPEN_STATES, r.age_ms))
+    rows = (
+        row(f"{request.request_id}", REQUEST_HEADS, _request_cells(request, names))
+        for request in ordered[:REQUESTS_SHOWN]
+    )
+    hidden = len(ordered) - REQUESTS_SHOWN
+    aside = f"{hidden} more not shown" if hidden > 0 else ""
+    body = table("Requests", REQUEST_HEADS, rows, empty="No request has come in yet.")
+    return section("Requests", body, aside=aside, id_="requests")
+
+
+def draw_plan(snapshot: Snapshot) -> str:
+    """The plan in force, and the link that brings telemetry."""
+    plan = snapshot.view.plan
+    again = button("Plan again", "replan", confirm="Plan again now?")
+    body = (
+        '<p class="empty">No plan yet: it is made when nodes have measured themselves.</p>'
+        if plan is None
+        else _plan_facts(plan)
+    )
+    panels = section("Plan", body, aside=again, id_="plan") + _telemetry(snapshot)
+    return f'<div class="pair">{panels}</div>'
+
+
+def _plan_facts(plan: PlanView) -> str:
+    bound, objective = plan.bound_tokens_per_s, plan.objective_tokens_per_s
+    gap = f"{max(0.0, bound - objective) / bound:.1%}" if bound > 0 else figures.DASH
+    facts = (
+        ("Plan", f"#{plan.epoch}"),
+        ("Solver", f"{plan.solver}, {plan.status}"),
+        ("Objective", f"{figures.per_second(objective)} tokens/s"),
+        ("Bound", f"{figures.per_second(bound)} tokens/s"),
+        ("Gap", gap),
+        ("Solved in", figures.milliseconds(plan.solve_ms)),
+    )
+    warnings = "".join(f'<li class="warning">{text(warning)}</li>' for warning in plan.warnings)
+    return _facts(facts) + (f'<ul class="warnings">{warnings}</ul>' if warnings else "")
+
+
+def _telemetry(snapshot: Snapshot) -> str:
+    health = snapshot.health
+    if health is None:
+        return ""
+    state = chip("connected", "ok") if health.is_connected else chip("broker away", "bad")
+    dropped = ", ".join(f"{count} {reason}" for reason, count in health.dropped) or "none"
+    facts = (("Messages", figures.count(health.messages_total)), ("Refused", dropped))
+    return section("Telemetry", _facts(facts), aside=state, id_="telemetry")
+
+
+def _facts(facts: tuple[tuple[str, str], ...]) -> str:
+    drawn = "".join(
+        f"<div><dt>{text(name)}</dt><dd>{text(fact)}</dd></div>" for name, fact in facts
+    )
+    return f'<dl class="facts">{drawn}</dl>'
+
+
+def _tile(name: str, value: str, counter: str, note: str = "", *, tone: str = "") -> str:
+    kind = f" tile-{tone}" if tone else ""
+    return (
+        f'<div class="tile{kind}"><span class="tile-name">{text(name)}</span>'
+        f'<span class="tile-value" data-counter="{counter}">{text(value)}</span>'
+        f'<span class="tile-note">{text(note)}</span></div>'
+    )
+
+
+def _banner(tone: str, title: str, sentence: str) -> str:
+    role = "alert" if tone == "bad" else "status"
+    return (
+        f'<div class="banner banner-{tone}" role="{role}"><strong>{text(title)}</strong>'
+        f"<span>{text(sentence)}</span></div>"
+    )
+
+
+def _missing_banner(model: ModelView) -> str:
+    spans = ", ".join(figures.layers(span) for span in model.missing)
+    need = f" ({figures.num_bytes(model.missing_bytes)})" if model.missing_bytes else ""
+    title = f"{model.model_id} is not ready"
+    what = f"Layers {spans} have no node{need}." if spans else "Its layers are being loaded."
+    return _banner("bad" if spans else "warn", title, f"{what} {model.advice}".strip())
+
+
+def _request_cells(request: RequestView, names: dict[str, str]) -> tuple[str, ...]:
+    hops = "".join(
+        f'<li title="{text(hop.node_id)}">{text(names.get(hop.node_id, hop.node_id))} '
+        f"<span>{figures.layers(hop.span)}</span></li>"
+        for hop in request.route
+    )
+    state = chip(request.finish_reason or request.state, REQUEST_TONES.get(request.state, "calm"))
+    why = f'<span class="cell-note">{text(request.reason)}</span>' if request.reason else ""
+    retried = f'<span class="cell-note">epoch {request.epoch}</span>' if request.epoch > 1 else ""
+    label = f"{request.num_generated} of {request.max_new_tokens}"
+    return (
+        f'<span class="mono">{text(request.request_id)}</span>'
+        f'<span class="cell-note">{text(request.model_id)}, {request.prompt_tokens} in</span>',
+        state + why + retried,
+        f'<ol class="route">{hops}</ol>' if hops else figures.DASH,
+        meter(request.num_generated, request.max_new_tokens, label),
+        figures.milliseconds(request.ttft_ms),
+        figures.per_second(request.tokens_per_s) if request.tokens_per_s > 0 else figures.DASH,
+        figures.age(request.age_ms),
+    )

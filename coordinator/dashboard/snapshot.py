@@ -1,0 +1,87 @@
+"""One snapshot for all viewers: the network, its telemetry, and how fast the counters move."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.core.view import NetworkView
+from coordinator.ports import NodeTelemetry, TelemetryHealth, TelemetryReader, ViewSource
+from plait.clock import Clock
+
+REFRESH_MS: Final = 500
+HISTORY_MAX: Final = 60
+HISTORY_STEP_MS: Final = 1_000
+RATE_WINDOW_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """`tokens_per_s` is the network's rate over the last 5 s; `history` the last minute's rates."""
+
+    view: NetworkView
+    telemetry: dict[str, NodeTelemetry]
+    health: TelemetryHealth | None
+    tokens_per_s: float
+    history: tuple[float, ...]
+
+
+class SharedSnapshot:
+    """Computed when somebody looks, at most twice a second, however many look.
+
+    What is drawn from a snapshot is drawn once as well: `drawn` keeps the markup by name.
+    """
+
+    def __init__(
+        self, *, views: ViewSource, telemetry: TelemetryReader | None, clock: Clock
+    ) -> None:
+        self._views = views
+        self._telemetry = telemetry
+        self._clock = clock
+        self._made_ms: int | None = None
+        self._snapshot: Snapshot | None = None
+        self._drawn: dict[str, str] = {}
+        self._points: deque[tuple[int, int]] = deque(maxlen=64)
+        self._rates: deque[float] = deque(maxlen=HISTORY_MAX)
+        self._rated_ms = 0
+
+    def current(self) -> Snapshot:
+        """The shared snapshot, refreshed when it is older than half a second."""
+        now_ms = self._clock.monotonic_ms()
+        is_fresh = self._made_ms is not None and now_ms - self._made_ms < REFRESH_MS
+        if self._snapshot is None or not is_fresh:
+            self._snapshot = self._make(now_ms)
+            self._made_ms = now_ms
+            self._drawn.clear()
+        return self._snapshot
+
+    def drawn(self, name: str, draw: Callable[[Snapshot], str]) -> str:
+        """Markup of the current snapshot, drawn at most once."""
+        snapshot = self.current()
+        if name not in self._drawn:
+            self._drawn[name] = draw(snapshot)
+        return self._drawn[name]
+
+    def _make(self, now_ms: int) -> Snapshot:
+        view = self._views.view()
+        tokens_per_s = self._rate(now_ms, view.counters.tokens_generated)
+        if now_ms - self._rated_ms >= HISTORY_STEP_MS:
+            self._rates.append(tokens_per_s)
+            self._rated_ms = now_ms
+        reader = self._telemetry
+        return Snapshot(
+            view=view,
+            telemetry={} if reader is None else {str(n.node_id): n for n in reader.nodes()},
+            health=None if reader is None else reader.health(),
+            tokens_per_s=tokens_per_s,
+            history=tuple(self._rates),
+        )
+
+    def _rate(self, now_ms: int, tokens: int) -> float:
+        if self._points and tokens < self._points[-1][1]:
+            self._points.clear()  # the coordinator's counters began afresh
+        self._points.append((now_ms, tokens))
+        while len(self._points) > 2 and now_ms - self._points[1][0] >= RATE_WINDOW_MS:
+            self._points.popleft()
+        then_ms, tokens_then = self._points[0]
+        return (tokens - tokens_then) * 1_000 / (now_ms - then_ms) if now_ms > then_ms else 0.0
