@@ -26,9 +26,7 @@ def allocate_greedy(
     planners = _planners(problem)
     draft = _stable_draft(problem, planners, greedy_chooser)
     ended_ms = clock.monotonic_ms() if clock is not None else 0
-    return _finish(
-        draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms
-    )
+    return _finish(draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms)
 
 
 def allocate(problem: AllocationProblem, *, clock: Clock | None = None) -> Allocation:
@@ -97,4 +95,3 @@ def _finish(
         solve_ms=solve_ms,
         warnings=warnings,
     )
-

@@ -1,6 +1,7 @@
 """One chain over given nodes: its order round the ring, and how many layers each stage takes."""
 
 import heapq
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -96,7 +97,7 @@ class ChainPlanner:
             for node_id, span in stages
         ]
         links = self.links
-        pairs = list(zip(order, order[1:], strict=False))
+        pairs = list(itertools.pairwise(order))
         hops_ms = sum(links.hop_ms(a, b, self.hop_bytes) for a, b in pairs)
         if len(order) > 1:
             hops_ms += links.back_ms(order[-1], order[0])
@@ -105,9 +106,7 @@ class ChainPlanner:
             figures, hops_ms=hops_ms, slot_ms=slot_ms, sequence_tokens=self.sequence_tokens
         )
 
-    def _evaluate(
-        self, order: Sequence[NodeId], counts: Sequence[int], target: LayerSpan
-    ) -> Chain:
+    def _evaluate(self, order: Sequence[NodeId], counts: Sequence[int], target: LayerSpan) -> Chain:
         stages: list[tuple[NodeId, LayerSpan]] = []
         at = target.start
         for node_id, count in zip(order, counts, strict=True):
@@ -211,11 +210,7 @@ class ChainPlanner:
         fixed = [
             self.costs[n].overhead_ms
             + (self.costs[n].embed_ms if i == 0 and target.start == 0 else 0.0)
-            + (
-                self.costs[n].head_ms
-                if i == last and target.end == self.spec.num_layers
-                else 0.0
-            )
+            + (self.costs[n].head_ms if i == last and target.end == self.spec.num_layers else 0.0)
             for i, n in enumerate(order)
         ]
         layer = [self.costs[n].layer_ms for n in order]
@@ -245,5 +240,3 @@ def _rank(chain: Chain) -> tuple[float, float]:
     """Score to three digits, then the lower bottleneck."""
     score = chain.score
     return (float(f"{score:.3g}"), -chain.rate.bottleneck_ms)
-
-

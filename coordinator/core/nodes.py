@@ -1,0 +1,279 @@
+"""Events of nodes: attach, measure, report, load, drain, detach."""
+
+from typing import Final
+
+from coordinator.core import effects as fx
+from coordinator.core import events as ev
+from coordinator.core.machines import NodeState, NodeTrigger, PipelineState, PipelineTrigger
+from coordinator.core.neighbours import probe
+from coordinator.core.planning import ask_plan, fail_load, send_assignment
+from coordinator.core.settle import break_pipeline, lose_node
+from coordinator.core.state import CoreState, NodeRecord
+from coordinator.core.timers import NodeKey, TimerKind
+from plait.types import HeldSpan, NodeId, Reason
+
+ALREADY_CONNECTED: Final = Reason(
+    code="already_connected", message="a newer process of this node has attached"
+)
+
+
+def attached(state: CoreState, event: ev.NodeAttached) -> None:
+    """A control stream is up. The newest incarnation wins; what a node holds already, it serves."""
+    old = state.nodes.get(event.node_id)
+    if old is not None and old.incarnation > event.incarnation:
+        state.ignore()
+        _evict(state, event.node_id, event.incarnation, ALREADY_CONNECTED, may_rejoin=False)
+        return
+    if old is not None and old.incarnation == event.incarnation:
+        _attached_again(state, old, event)
+        return
+    if old is not None:
+        old.may_rejoin = False
+        lose_node(state, old, ALREADY_CONNECTED)
+    state.num_attachments += 1
+    node = NodeRecord(
+        node_id=event.node_id,
+        incarnation=event.incarnation,
+        attachment=state.num_attachments,
+        display_name=event.display_name,
+        addresses=event.addresses,
+        attached_ms=state.now_ms,
+        heard_ms=state.now_ms,
+    )
+    state.nodes[event.node_id] = node
+    state.timers.at(state.now_ms + state.limits.lease_ms, TimerKind.LEASE, node.key)
+    if event.held is not None and held_error(state, event.held) is None:
+        _take_held(state, node, event.held, NodeTrigger.RESUMED)
+
+
+def _attached_again(state: CoreState, node: NodeRecord, event: ev.NodeAttached) -> None:
+    """The same process on a new stream, before we noticed that the old one was gone."""
+    node.heard_ms = state.now_ms
+    node.addresses, node.display_name = event.addresses, event.display_name
+    if node.state is not NodeState.LOADING:
+        return
+    held = event.held
+    if held is not None and _is_assigned(node, held) and held_error(state, held) is None:
+        _take_held(state, node, held, NodeTrigger.LOADED)
+    else:
+        send_assignment(state, node)
+
+
+def held_error(state: CoreState, held: HeldSpan) -> Reason | None:
+    """Why a held span cannot be served here, or None."""
+    spec = state.models.get(held.model_id)
+    if spec is None:
+        return Reason(code="model_not_found", message=f"{held.model_id} is not served here")
+    if held.span.end > spec.num_layers:
+        return Reason(code="invalid_span", message=f"{held.model_id} has no layers {held.span}")
+    if held.kv_tokens_max < 1:
+        return Reason(code="not_enough_memory", message="no KV fits beside the weights")
+    expected = state.digests.get(held.model_id)
+    if expected is not None and held.digest != expected:
+        return Reason(
+            code="digest_mismatch",
+            message=f"its weights of {held.model_id} differ from the network's "
+            f"({held.digest[:12]} instead of {expected[:12]})",
+        )
+    return None
+
+
+def _take_held(state: CoreState, node: NodeRecord, held: HeldSpan, trigger: NodeTrigger) -> None:
+    state.move_node(node, trigger)
+    state.digests.setdefault(held.model_id, held.digest)
+    node.held = held
+    node.model_id, node.span, node.epoch = held.model_id, held.span, held.allocation_epoch
+    node.num_failures, node.last_error = 0, ""
+    if trigger is NodeTrigger.RESUMED:
+        node.span_reason = "held it already when it attached"
+    # Plans that are made from now on must be newer than what nodes hold.
+    state.planning.epoch = max(state.planning.epoch, held.allocation_epoch)
+    state.must_dispatch = True
+
+
+def profiled(state: CoreState, event: ev.NodeProfiled) -> None:
+    """The node can be planned with, and routed over if it serves already."""
+    node = heard(state, event.profile.node_id, event.incarnation)
+    if node is None:
+        return
+    is_first = node.profile is None
+    node.profile = event.profile
+    if event.profile.addresses:
+        node.addresses = event.profile.addresses
+    state.links.set_profile(event.profile)
+    state.must_dispatch = True
+    if is_first:
+        probe(state, node)
+    if node.state is NodeState.JOINING or is_first:
+        ask_plan(state)
+
+
+def reported(state: CoreState, event: ev.NodeReported) -> None:
+    """A heartbeat."""
+    node = state.nodes.get(event.node_id)
+    was_silent = node is not None and state.now_ms - node.heard_ms >= state.limits.suspect_ms
+    node = heard(state, event.node_id, event.incarnation)
+    if node is not None:
+        node.load = event.load
+        state.must_dispatch = state.must_dispatch or was_silent
+
+
+def heard(state: CoreState, node_id: NodeId, incarnation: int) -> NodeRecord | None:
+    """The node, its lease renewed; None (counted) for another incarnation."""
+    node = state.node(node_id, incarnation)
+    if node is not None:
+        node.heard_ms = state.now_ms
+    return node
+
+
+def lease_due(state: CoreState, key: NodeKey) -> None:
+    """Lose the node if it was silent for its whole lease; else look again when that could be."""
+    node = state.node_at(key)
+    if node is None:
+        return
+    limits = state.limits
+    is_busy = node.state in (NodeState.JOINING, NodeState.LOADING)
+    due_ms = node.heard_ms + (limits.lease_busy_ms if is_busy else limits.lease_ms)
+    if due_ms > state.now_ms:
+        # A busy node may begin to serve meanwhile: look again no later than its short lease.
+        state.timers.at(min(due_ms, state.now_ms + limits.lease_ms), TimerKind.LEASE, key)
+        return
+    silent_ms = state.now_ms - node.heard_ms
+    lose_node(
+        state,
+        node,
+        Reason(code="lease_expired", message=f"no heartbeat of {node.node_id} for {silent_ms} ms"),
+    )
+
+
+def load_progressed(state: CoreState, event: ev.NodeLoadProgressed) -> None:
+    """Bytes read so far."""
+    node = heard(state, event.node_id, event.incarnation)
+    if node is None:
+        return
+    if node.state is not NodeState.LOADING or node.epoch != event.epoch:
+        state.ignore()
+        return
+    if (event.phase, event.done_bytes) != (node.load_phase, node.load_done_bytes):
+        node.load_heard_ms = state.now_ms
+    node.load_phase = event.phase
+    node.load_done_bytes, node.load_total_bytes = event.done_bytes, event.total_bytes
+
+
+def loaded(state: CoreState, event: ev.NodeLoaded) -> None:
+    """The span is in memory: the node serves, if it is the span that was asked for."""
+    node = heard(state, event.node_id, event.incarnation)
+    if node is None:
+        return
+    if node.state is not NodeState.LOADING or not _is_assigned(node, event.held):
+        state.ignore()
+        return
+    wrong = held_error(state, event.held)
+    if wrong is not None:
+        fail_load(state, node, wrong)
+        return
+    _take_held(state, node, event.held, NodeTrigger.LOADED)
+    probe(state, node)
+
+
+def _is_assigned(node: NodeRecord, held: HeldSpan) -> bool:
+    assigned = (node.epoch, node.model_id, node.span)
+    return assigned == (held.allocation_epoch, held.model_id, held.span)
+
+
+def load_failed(state: CoreState, event: ev.NodeLoadFailed) -> None:
+    """The node could not load; it stays attached."""
+    node = heard(state, event.node_id, event.incarnation)
+    if node is None:
+        return
+    if node.state is not NodeState.LOADING or node.epoch != event.epoch:
+        state.ignore()
+        return
+    fail_load(state, node, event.reason)
+
+
+def drain_asked(state: CoreState, event: ev.NodeDrainAsked) -> None:
+    """Nothing new for the node; what runs on it may end. Its place is planned at once."""
+    node = state.nodes.get(event.node_id)
+    is_foreign = event.incarnation is not None and (
+        node is None or node.incarnation != event.incarnation
+    )
+    if node is None or is_foreign or node.state is NodeState.DRAINING:
+        state.ignore()
+        return
+    node.may_rejoin = event.incarnation is not None
+    state.move_node(node, NodeTrigger.DRAIN)
+    node.span_reason = f"draining: {event.reason}"
+    for pipeline_id in node.pipelines:
+        pipeline = state.pipelines[pipeline_id]
+        if pipeline.state is not PipelineState.DRAINING:
+            state.move_pipeline(pipeline, PipelineTrigger.STAGE_DRAINING)
+    limit_ms = event.limit_ms if event.limit_ms > 0 else state.limits.drain_limit_ms
+    until_ms = state.now_ms + limit_ms + state.limits.drain_grace_ms
+    state.timers.at(until_ms, TimerKind.DRAIN_LIMIT, node.key)
+    state.emit(fx.DrainNode(node_id=node.node_id, incarnation=node.incarnation, limit_ms=limit_ms))
+    ask_plan(state)
+
+
+def drained(state: CoreState, event: ev.NodeDrained) -> None:
+    """The node has nothing left to do, or its limit passed."""
+    node = heard(state, event.node_id, event.incarnation)
+    if node is None:
+        return
+    if node.state is not NodeState.DRAINING:
+        state.ignore()
+        return
+    _finish_drain(state, node)
+
+
+def drain_overdue(state: CoreState, key: NodeKey) -> None:
+    """The node never said that it is done: what still runs moves to other chains."""
+    node = state.node_at(key)
+    if node is not None and node.state is NodeState.DRAINING:
+        _finish_drain(state, node)
+
+
+def _finish_drain(state: CoreState, node: NodeRecord) -> None:
+    reason = Reason(code="drained", message=f"{node.node_id} has left in order")
+    lose_node(state, node, reason, trigger=NodeTrigger.DRAINED)
+
+
+def detached(state: CoreState, event: ev.NodeDetached) -> None:
+    """The control stream closed: the node is out of every route at once."""
+    node = state.node(event.node_id, event.incarnation)
+    if node is not None:
+        reason = Reason(code="node_lost", message=f"{node.node_id} has disconnected")
+        lose_node(state, node, reason, tell=False)
+
+
+def gateway_link_changed(state: CoreState, event: ev.GatewayLinkChanged) -> None:
+    """Tokens can or cannot flow. Known apart from nodes: it may come before the control stream."""
+    if event.is_up:
+        if state.gateway_links.get(event.node_id, event.incarnation) > event.incarnation:
+            state.ignore()
+            return
+        state.gateway_links[event.node_id] = event.incarnation
+        state.must_dispatch = True
+        return
+    if state.gateway_links.get(event.node_id) != event.incarnation:
+        state.ignore()
+        return
+    del state.gateway_links[event.node_id]
+    node = state.nodes.get(event.node_id)
+    if node is None or node.incarnation != event.incarnation:
+        return
+    reason = Reason(
+        code="gateway_link_down", message=f"{node.node_id} lost its stream to the gateway"
+    )
+    for pipeline_id in list(node.pipelines):
+        pipeline = state.pipelines[pipeline_id]
+        if node.node_id in (pipeline.route[0].node_id, pipeline.route[-1].node_id):
+            break_pipeline(state, pipeline, node.node_id, reason)
+
+
+def _evict(
+    state: CoreState, node_id: NodeId, incarnation: int, reason: Reason, *, may_rejoin: bool
+) -> None:
+    state.emit(
+        fx.EvictNode(node_id=node_id, incarnation=incarnation, reason=reason, may_rejoin=may_rejoin)
+    )

@@ -1,0 +1,268 @@
+"""Phase 1 from the core's side: when to ask for a plan, whether to believe it, how to apply it."""
+
+from dataclasses import replace
+from typing import Final
+
+from coordinator.core import effects as fx
+from coordinator.core.events import AllocationSolved
+from coordinator.core.machines import NodeState, NodeTrigger
+from coordinator.core.state import CoreState, NodeRecord
+from coordinator.core.timers import NodeKey, TimerKind
+from plait.errors import UnavailableError
+from plait.types import LayerSpan, ModelId, NodeProfile, Reason, missing_spans
+from scheduler.allocation import allocate_greedy, violations
+from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
+
+SHRINK: Final = 0.9
+MEMORY_CODES: Final = frozenset({"not_enough_memory", "overloaded", "out_of_memory", "kv_full"})
+
+
+def ask_plan(state: CoreState) -> None:
+    """Plan soon: after a short silence, so that nodes that arrive together are planned together."""
+    planning, limits, now_ms = state.planning, state.limits, state.now_ms
+    if planning.solve_at_ms is None:
+        planning.first_asked_ms = now_ms
+    latest_ms = planning.first_asked_ms + limits.solve_debounce_max_ms
+    planning.solve_at_ms = min(latest_ms, now_ms + limits.solve_debounce_ms)
+    if planning.epoch == 0:
+        num_profiled = sum(node.profile is not None for node in state.nodes.values())
+        if num_profiled < limits.first_plan_nodes_min:
+            planning.solve_at_ms = planning.first_asked_ms + limits.first_plan_wait_ms
+    state.timers.at(planning.solve_at_ms, TimerKind.SOLVE)
+
+
+def plan_due(state: CoreState) -> None:
+    """The silence is over. One question at a time: while one is out, the next one waits."""
+    planning = state.planning
+    if planning.solve_at_ms is None or planning.solve_at_ms > state.now_ms:
+        return
+    if planning.problem is not None:
+        return
+    planning.solve_at_ms = None
+    is_relaxed, planning.wants_relaxed = planning.wants_relaxed, False
+    _solve(state, is_relaxed=is_relaxed)
+
+
+def solve_overdue(state: CoreState, epoch: int) -> None:
+    """The shell never answered: as if the solver had failed."""
+    if state.planning.problem is not None and state.planning.epoch == epoch:
+        reason = Reason(code="solver_timeout", message="the solver gave no answer in time")
+        _conclude(state, None, reason)
+
+
+def allocation_solved(state: CoreState, event: AllocationSolved) -> None:
+    """Apply the answer to the question that is out; any other is stale."""
+    if state.planning.problem is None or event.epoch != state.planning.epoch:
+        state.ignore()
+        return
+    _conclude(state, event.allocation, event.reason)
+
+
+def _solve(state: CoreState, *, is_relaxed: bool) -> None:
+    """Ask, if there is anything to place: nodes without a span, or, where layers are missing or
+    the operator asks, idle nodes that may move."""
+    planning = state.planning
+    joining = [n for n in state.nodes.values() if _is_plannable(state, n)]
+    is_broken = bool(uncovered(state))
+    if not joining and not is_relaxed:
+        if not is_broken:
+            return
+        is_relaxed = True
+    members = [n for n in state.nodes.values() if _is_plannable(state, n) or _is_placed(n)]
+    fixed = [n for n in members if _is_placed(n) and (n.pipelines or not is_relaxed)]
+    if len(fixed) == len(members):
+        return
+    planning.epoch += 1
+    planning.is_relaxed = is_relaxed
+    planning.attachments = {n.node_id: n.attachment for n in members}
+    planning.problem = _problem(state, members, fixed)
+    state.timers.at(
+        state.now_ms + state.limits.solve_limit_ms, TimerKind.SOLVE_LIMIT, planning.epoch
+    )
+    state.emit(fx.SolveAllocation(epoch=planning.epoch, problem=planning.problem))
+
+
+def _is_plannable(state: CoreState, node: NodeRecord) -> bool:
+    return (
+        node.state is NodeState.JOINING
+        and node.profile is not None
+        and node.plan_after_ms <= state.now_ms
+    )
+
+
+def _is_placed(node: NodeRecord) -> bool:
+    return node.state in (NodeState.LOADING, NodeState.SERVING) and node.profile is not None
+
+
+def _problem(
+    state: CoreState, members: list[NodeRecord], fixed: list[NodeRecord]
+) -> AllocationProblem:
+    known = {n.node_id for n in members}
+    held = tuple(
+        Placement(node_id=n.node_id, model_id=n.model_id, span=n.span, reason=n.span_reason)
+        for n in members
+        if n.model_id is not None and n.span is not None and _is_placed(n)
+    )
+    return AllocationProblem(
+        models=tuple(state.models.values()),
+        nodes=tuple(p for n in members if (p := planning_profile(n)) is not None),
+        kv_tokens_min=state.limits.kv_tokens_min,
+        wire_dtype=state.wire_dtype,
+        rtt_ms=tuple(
+            (pair, rtt_ms)
+            for pair, rtt_ms in sorted(state.links.measured().items())
+            if pair[0] in known and pair[1] in known
+        ),
+        held=held,
+        time_limit_s=state.limits.solve_time_limit_s,
+        fixed=tuple(n.node_id for n in fixed),
+    )
+
+
+def planning_profile(node: NodeRecord) -> NodeProfile | None:
+    """The node's profile with the memory that it has shown to have."""
+    if node.profile is None or node.memory_share >= 1.0:
+        return node.profile
+    return replace(node.profile, memory_bytes=int(node.profile.memory_bytes * node.memory_share))
+
+
+def _conclude(state: CoreState, allocation: Allocation | None, reason: Reason | None) -> None:
+    planning = state.planning
+    problem, planning.problem = planning.problem, None
+    assert problem is not None
+    if allocation is not None:
+        wrong = violations(problem, allocation)
+        if wrong:
+            allocation, reason = None, Reason(code="plan_refused", message=wrong[0])
+    if allocation is None and (reason is None or reason.code != "not_enough_memory"):
+        allocation, reason = _plan_without_solver(problem, reason)
+    if allocation is not None:
+        planning.error = None
+        _apply(state, allocation)
+    else:
+        planning.error = reason
+        if not planning.is_relaxed and uncovered(state) and _has_idle(state):
+            _solve(state, is_relaxed=True)
+            return
+    if planning.solve_at_ms is not None:
+        ask_plan(state)
+
+
+def _plan_without_solver(
+    problem: AllocationProblem, reason: Reason | None
+) -> tuple[Allocation | None, Reason | None]:
+    said = reason.message if reason is not None else "the solver returned nothing"
+    try:
+        plan = allocate_greedy(problem, warnings=(f"planned without the solver: {said}",))
+    except UnavailableError as error:
+        return None, Reason(code=error.code, message=error.message)
+    wrong = violations(problem, plan)
+    if wrong:
+        return None, Reason(code="plan_refused", message=wrong[0])
+    return plan, None
+
+
+def _has_idle(state: CoreState) -> bool:
+    return any(_is_placed(n) and not n.pipelines for n in state.nodes.values())
+
+
+def _apply(state: CoreState, allocation: Allocation) -> None:
+    """Assign what still fits the present: the world went on while the solver thought."""
+    planning = state.planning
+    planning.in_force, planning.in_force_epoch = allocation, planning.epoch
+    is_incomplete = False
+    for placement in allocation.placements:
+        node = state.nodes.get(placement.node_id)
+        if node is None or node.attachment != planning.attachments.get(placement.node_id):
+            is_incomplete = True
+            continue
+        if _is_placed(node) and (node.model_id, node.span) == (placement.model_id, placement.span):
+            continue
+        may_move = _is_plannable(state, node) or (
+            planning.is_relaxed and _is_placed(node) and not node.pipelines
+        )
+        if may_move:
+            _assign(state, node, placement)
+        else:
+            is_incomplete = True
+    if is_incomplete:
+        ask_plan(state)
+
+
+def _assign(state: CoreState, node: NodeRecord, placement: Placement) -> None:
+    state.move_node(node, NodeTrigger.ASSIGNED)
+    node.model_id, node.span = placement.model_id, placement.span
+    node.span_reason, node.epoch = placement.reason, state.planning.epoch
+    node.held = None
+    node.load_phase, node.load_done_bytes, node.load_total_bytes = "", 0, 0
+    node.load_heard_ms = state.now_ms
+    send_assignment(state, node)
+    state.timers.at(state.now_ms + state.limits.load_stall_ms, TimerKind.LOAD_STALL, node.key)
+
+
+def send_assignment(state: CoreState, node: NodeRecord) -> None:
+    """Tell the node what to load; idempotent there."""
+    assert node.model_id is not None and node.span is not None
+    context_tokens = state.models[node.model_id].context_tokens_max
+    state.emit(
+        fx.AssignSpan(
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            epoch=node.epoch,
+            model_id=node.model_id,
+            span=node.span,
+            kv_tokens_min=min(state.limits.kv_tokens_min, context_tokens),
+            reason=node.span_reason,
+        )
+    )
+
+
+def fail_load(state: CoreState, node: NodeRecord, reason: Reason) -> None:
+    """Back to joining, with growing pauses, and with less memory where that was the trouble."""
+    limits = state.limits
+    state.move_node(node, NodeTrigger.LOAD_FAILED)
+    node.model_id = node.span = node.held = None
+    node.span_reason, node.last_error = "", reason.message
+    node.num_failures += 1
+    if reason.code in MEMORY_CODES:
+        node.memory_share *= SHRINK
+    pause_ms = min(limits.retry_max_ms, limits.retry_ms * 2 ** (node.num_failures - 1))
+    node.plan_after_ms = state.now_ms + pause_ms
+    state.timers.at(node.plan_after_ms, TimerKind.RETRY, node.key)
+    # Others may stand in at once.
+    ask_plan(state)
+
+
+def retry_due(state: CoreState, key: NodeKey) -> None:
+    """The pause after a failed load is over."""
+    node = state.node_at(key)
+    if node is not None and node.state is NodeState.JOINING:
+        ask_plan(state)
+
+
+def load_stalled(state: CoreState, key: NodeKey) -> None:
+    """No progress for long: the load has failed, whatever the node says later."""
+    node = state.node_at(key)
+    if node is None or node.state is not NodeState.LOADING:
+        return
+    due_ms = node.load_heard_ms + state.limits.load_stall_ms
+    if due_ms > state.now_ms:
+        state.timers.at(due_ms, TimerKind.LOAD_STALL, key)
+        return
+    fail_load(state, node, Reason(code="load_stalled", message="loading made no progress"))
+
+
+def uncovered(state: CoreState) -> dict[ModelId, list[LayerSpan]]:
+    """Layers, by model, that no serving or loading node holds."""
+    spans: dict[ModelId, list[LayerSpan]] = {model_id: [] for model_id in state.models}
+    for node in state.nodes.values():
+        if _is_placed(node) and node.model_id is not None and node.span is not None:
+            spans[node.model_id].append(node.span)
+    gaps = {m: missing_spans(s, state.models[m].num_layers) for m, s in spans.items()}
+    return {model_id: missing for model_id, missing in gaps.items() if missing}
+
+
+def replan_asked(state: CoreState) -> None:
+    """The operator wants a fresh plan: nodes on which nothing runs may move, if it pays."""
+    state.planning.wants_relaxed = True
+    ask_plan(state)

@@ -1,0 +1,43 @@
+"""How a request looks to people."""
+
+from coordinator.core.state import RequestRecord
+from coordinator.core.view import HopView, RequestView
+from plait.types import FinishReason, Reason
+
+
+def request_view(
+    request: RequestRecord,
+    now_ms: int,
+    finish_reason: FinishReason | None = None,
+    reason: Reason | None = None,
+) -> RequestView:
+    """A snapshot; `finish_reason` is set where the request has just ended."""
+    age_ms = now_ms - request.submitted_ms
+    ttft_ms = None
+    tokens_per_s = 0.0
+    if request.first_token_ms is not None:
+        ttft_ms = request.first_token_ms - request.submitted_ms
+        decode_ms = now_ms - request.first_token_ms
+        if request.num_generated > 1 and decode_ms > 0:
+            tokens_per_s = 1e3 * (request.num_generated - 1) / decode_ms
+    said = reason if reason is not None else request.waits_for
+    return RequestView(
+        request_id=request.request_id,
+        model_id=request.model_id,
+        key_id=request.key_id,
+        state=request.state,
+        epoch=request.epoch,
+        prompt_tokens=request.prompt_tokens,
+        max_new_tokens=request.max_new_tokens,
+        num_generated=request.num_generated,
+        age_ms=age_ms,
+        ttft_ms=ttft_ms,
+        total_ms=age_ms if finish_reason is not None else None,
+        tokens_per_s=tokens_per_s,
+        route=tuple(
+            HopView(node_id=stage.node_id, span=(stage.span.start, stage.span.end))
+            for stage in request.last_route
+        ),
+        finish_reason=finish_reason if finish_reason is not None else "",
+        reason=said.message if said is not None else "",
+    )

@@ -1,0 +1,284 @@
+"""What the coordinator knows. Plain records; only the core's own modules change them."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from coordinator.core.effects import Effect
+from coordinator.core.machines import (
+    NODE,
+    PIPELINE,
+    REQUEST,
+    NodeState,
+    NodeTrigger,
+    PipelineState,
+    PipelineTrigger,
+    RequestState,
+    RequestTrigger,
+    advance,
+)
+from coordinator.core.timers import NodeKey, Timers
+from coordinator.core.view import RequestView
+from plait.types import (
+    DType,
+    HeldSpan,
+    LayerSpan,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NodeLoad,
+    NodeProfile,
+    PipelineId,
+    Reason,
+    RequestId,
+    Route,
+)
+from scheduler.allocation.problem import Allocation, AllocationProblem
+from scheduler.cost import Links
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Every bound in the control plane. Durations in milliseconds."""
+
+    suspect_ms: int = 3_000
+    lease_ms: int = 4_000
+    lease_busy_ms: int = 20_000
+    solve_debounce_ms: int = 500
+    solve_debounce_max_ms: int = 3_000
+    first_plan_nodes_min: int = 1
+    first_plan_wait_ms: int = 3_000
+    solve_limit_ms: int = 30_000
+    solve_time_limit_s: float = 10.0
+    load_stall_ms: int = 180_000
+    retry_ms: int = 1_000
+    retry_max_ms: int = 60_000
+    drain_grace_ms: int = 2_000
+    drain_limit_ms: int = 10_000
+    open_limit_ms: int = 10_000
+    prefill_limit_ms: int = 180_000
+    wait_limit_ms: int = 30_000
+    request_limit_ms: int = 900_000
+    avoid_ms: int = 500
+    avoid_max_ms: int = 8_000
+    hop_block_ms: int = 5_000
+    hop_block_max_ms: int = 60_000
+    attempts_max: int = 8
+    queue_max: int = 1_000
+    lookahead_max: int = 16
+    kv_tokens_min: int = 2_048
+    expected_new_tokens: int = 256
+    neighbours_max: int = 8
+    ended_max: int = 50
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """One attachment of one incarnation of a node."""
+
+    node_id: NodeId
+    incarnation: int
+    attachment: int
+    display_name: str
+    addresses: tuple[str, ...]
+    attached_ms: int
+    heard_ms: int
+    state: NodeState = NodeState.JOINING
+    profile: NodeProfile | None = None
+    model_id: ModelId | None = None
+    span: LayerSpan | None = None
+    span_reason: str = ""
+    epoch: int = 0
+    held: HeldSpan | None = None
+    load: NodeLoad | None = None
+    kv_tokens_reserved: int = 0
+    pipelines: dict[PipelineId, None] = field(default_factory=dict)
+    num_failures: int = 0
+    plan_after_ms: int = 0
+    memory_share: float = 1.0
+    load_phase: str = ""
+    load_done_bytes: int = 0
+    load_total_bytes: int = 0
+    load_heard_ms: int = 0
+    last_error: str = ""
+    num_blames: int = 0
+    rest_until_ms: int = 0
+    may_rejoin: bool = True
+
+    @property
+    def key(self) -> NodeKey:
+        return NodeKey(self.node_id, self.attachment)
+
+    @property
+    def kv_tokens_max(self) -> int:
+        return self.held.kv_tokens_max if self.held is not None else 0
+
+
+@dataclass(slots=True)
+class PipelineRecord:
+    """A route opened for one epoch of one request; `kv_tokens` are reserved on every stage."""
+
+    pipeline_id: PipelineId
+    request_id: RequestId
+    epoch: int
+    model_id: ModelId
+    route: Route
+    kv_tokens: int
+    opened_ms: int
+    state: PipelineState = PipelineState.FORMING
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """A request from submission to its end."""
+
+    request_id: RequestId
+    model_id: ModelId
+    key_id: str
+    prompt_tokens: int
+    max_new_tokens: int
+    submitted_ms: int
+    state: RequestState = RequestState.QUEUED
+    epoch: int = 0
+    pipeline_id: PipelineId | None = None
+    queued_ms: int = 0
+    waits_for: Reason | None = None
+    notified: str = ""
+    avoid: dict[NodeId, int] = field(default_factory=dict)
+    first_token_ms: int | None = None
+    num_generated: int = 0
+    last_route: Route = ()
+
+    @property
+    def kv_tokens(self) -> int:
+        """Slots on every stage: the prompt and every token that may still come."""
+        return self.prompt_tokens + self.max_new_tokens
+
+
+@dataclass(slots=True)
+class HopBlock:
+    """A hop that broke. `until_ms` doubles with each break."""
+
+    until_ms: int
+    num_breaks: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    requests_submitted: int = 0
+    requests_finished: int = 0
+    requests_failed: int = 0
+    requests_cancelled: int = 0
+    routes_opened: int = 0
+    routes_broken: int = 0
+    tokens_generated: int = 0
+    events_ignored: int = 0
+
+
+@dataclass(slots=True)
+class Planning:
+    """The question that is out, and the answer in force."""
+
+    epoch: int = 0
+    solve_at_ms: int | None = None
+    first_asked_ms: int = 0
+    problem: AllocationProblem | None = None
+    attachments: Mapping[NodeId, int] = field(default_factory=dict)
+    is_relaxed: bool = False
+    wants_relaxed: bool = False
+    in_force: Allocation | None = None
+    in_force_epoch: int = 0
+    error: Reason | None = None
+
+
+class CoreState:
+    """All records, the outgoing effects of the current event, and small look-ups."""
+
+    def __init__(
+        self,
+        models: tuple[ModelSpec, ...],
+        limits: Limits,
+        rng: Random,
+        *,
+        wire_dtype: DType,
+        digests: Mapping[ModelId, str],
+    ) -> None:
+        self.models: dict[ModelId, ModelSpec] = {spec.model_id: spec for spec in models}
+        self.limits = limits
+        self.rng = rng
+        self.wire_dtype = wire_dtype
+        self.digests: dict[ModelId, str] = {m: d for m, d in digests.items() if d}
+        self.now_ms = 0
+        self.out: list[Effect] = []
+        self.timers = Timers()
+        self.nodes: dict[NodeId, NodeRecord] = {}
+        self.pipelines: dict[PipelineId, PipelineRecord] = {}
+        self.requests: dict[RequestId, RequestRecord] = {}
+        self.queues: dict[ModelId, deque[RequestId]] = {spec.model_id: deque() for spec in models}
+        self.gateway_links: dict[NodeId, int] = {}
+        self.links = Links(())
+        self.hop_blocks: dict[tuple[NodeId, NodeId], HopBlock] = {}
+        self.unreachable: dict[tuple[NodeId, NodeId], None] = {}
+        self.planning = Planning()
+        self.counters = Counters()
+        self.ended: deque[RequestView] = deque(maxlen=limits.ended_max)
+        self.must_dispatch = False
+        self.num_attachments = 0
+        self.num_pipelines = 0
+
+    def emit(self, effect: Effect) -> None:
+        """Ask the shell for something."""
+        self.out.append(effect)
+
+    def ignore(self) -> None:
+        """Count a late, duplicate or foreign message."""
+        self.counters.events_ignored += 1
+
+    def forget_links(self, node_id: NodeId) -> None:
+        """A node left: what was known of its hops goes too."""
+        self.links.forget(node_id)
+        for hop in [hop for hop in self.hop_blocks if node_id in hop]:
+            del self.hop_blocks[hop]
+        for hop in [hop for hop in self.unreachable if node_id in hop]:
+            del self.unreachable[hop]
+
+    def node(self, node_id: NodeId, incarnation: int) -> NodeRecord | None:
+        """The node if this incarnation is the one attached; else counts and returns None."""
+        node = self.nodes.get(node_id)
+        if node is None or node.incarnation != incarnation:
+            self.ignore()
+            return None
+        return node
+
+    def node_at(self, key: NodeKey) -> NodeRecord | None:
+        """The node if it is still the attachment that a timer was set for."""
+        node = self.nodes.get(key.node_id)
+        return node if node is not None and node.attachment == key.attachment else None
+
+    def running(self, request_id: RequestId, epoch: int) -> RequestRecord | None:
+        """The request if this epoch's chain carries it now; else counts and returns None."""
+        request = self.requests.get(request_id)
+        if request is None or request.pipeline_id is None or request.epoch != epoch:
+            self.ignore()
+            return None
+        return request
+
+    def num_queued(self) -> int:
+        """Requests without a chain, over all models."""
+        return sum(len(queue) for queue in self.queues.values())
+
+    def move_node(self, node: NodeRecord, trigger: NodeTrigger) -> None:
+        """Apply the table."""
+        node.state = advance("node", NODE, node.node_id, node.state, trigger)
+
+    def move_pipeline(self, pipeline: PipelineRecord, trigger: PipelineTrigger) -> None:
+        """Apply the table."""
+        key = pipeline.pipeline_id
+        pipeline.state = advance("pipeline", PIPELINE, key, pipeline.state, trigger)
+
+    def move_request(self, request: RequestRecord, trigger: RequestTrigger) -> None:
+        """Apply the table."""
+        request.state = advance("request", REQUEST, request.request_id, request.state, trigger)

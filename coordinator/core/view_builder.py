@@ -1,0 +1,160 @@
+"""Builds the snapshot that dashboard, CLI and admin door show."""
+
+from coordinator.core.machines import NodeState
+from coordinator.core.request_view import request_view
+from coordinator.core.state import CoreState, NodeRecord
+from coordinator.core.view import (
+    CountersView,
+    ModelView,
+    NetworkView,
+    NodeView,
+    PlanView,
+)
+from plait.types import DType, ModelSpec, missing_spans
+from scheduler.allocation.shortage import advice, span_bytes
+from scheduler.cost import stage_cost
+
+
+def build_view(
+    state: CoreState, now_ms: int, network_id: str, software_version: str
+) -> NetworkView:
+    """The whole network at `now_ms`. Changes nothing."""
+    open_requests = [request_view(r, now_ms) for r in state.requests.values()]
+    return NetworkView(
+        network_id=network_id,
+        software_version=software_version,
+        now_ms=now_ms,
+        nodes=tuple(_node_view(state, n) for n in state.nodes.values()),
+        models=tuple(_model_view(state, spec) for spec in state.models.values()),
+        requests=(*open_requests, *reversed(state.ended)),
+        num_queued=state.num_queued(),
+        plan=_plan_view(state),
+        counters=_counters_view(state),
+    )
+
+
+def _node_view(state: CoreState, node: NodeRecord) -> NodeView:
+    profile, load, held = node.profile, node.load, node.held
+    spec = state.models.get(node.model_id) if node.model_id is not None else None
+    if spec is None and state.models:
+        spec = next(iter(state.models.values()))
+    cost = stage_cost(profile, spec) if profile is not None and spec is not None else None
+    predicted_ms = 0.0
+    if cost is not None and spec is not None and node.span is not None:
+        predicted_ms = cost.decode_ms(
+            len(node.span),
+            max(1, len(node.pipelines)),
+            is_first=node.span.start == 0,
+            is_last=node.span.end == spec.num_layers,
+        )
+    return NodeView(
+        node_id=node.node_id,
+        display_name=node.display_name,
+        state=node.state,
+        incarnation=node.incarnation,
+        model_id=node.model_id,
+        span=(node.span.start, node.span.end) if node.span is not None else None,
+        span_reason=node.span_reason,
+        device_kind=profile.device_kind if profile is not None else "",
+        device_name=profile.device_name if profile is not None else "",
+        memory_bytes=profile.memory_bytes if profile is not None else 0,
+        weight_bytes=held.weight_bytes if held is not None else 0,
+        read_bytes=held.read_bytes if held is not None else 0,
+        compute_dtype=profile.compute_dtype if profile is not None else "",
+        decode_layer_ms=cost.layer_ms if cost is not None else 0.0,
+        prefill_layer_ms_per_token=cost.prefill_layer_ms_per_token if cost is not None else 0.0,
+        coordinator_rtt_ms=profile.coordinator_rtt_ms if profile is not None else 0.0,
+        up_bytes_per_s=profile.up_bytes_per_s if profile is not None else 0.0,
+        down_bytes_per_s=profile.down_bytes_per_s if profile is not None else 0.0,
+        kv_tokens_max=node.kv_tokens_max,
+        kv_tokens_reserved=node.kv_tokens_reserved,
+        num_requests=len(node.pipelines),
+        stage_ms=load.stage_ms if load is not None else 0.0,
+        predicted_stage_ms=predicted_ms,
+        tokens_total=load.tokens_total if load is not None else 0,
+        sent_bytes_total=load.sent_bytes_total if load is not None else 0,
+        frames_dropped_total=load.frames_dropped_total if load is not None else 0,
+        load_phase=node.load_phase,
+        load_done_bytes=node.load_done_bytes,
+        load_total_bytes=node.load_total_bytes,
+        last_error=node.last_error,
+        attached_ms=node.attached_ms,
+        neighbour_rtt_ms=tuple(
+            (pair[1], rtt_ms)
+            for pair, rtt_ms in sorted(state.links.measured().items())
+            if pair[0] == node.node_id
+        ),
+    )
+
+
+def _model_view(state: CoreState, spec: ModelSpec) -> ModelView:
+    serving = [
+        n.span
+        for n in state.nodes.values()
+        if n.state is NodeState.SERVING and n.model_id == spec.model_id and n.span is not None
+    ]
+    missing = missing_spans(serving, spec.num_layers)
+    dtypes = sorted(
+        (n.profile.compute_dtype for n in state.nodes.values() if n.profile is not None),
+        key=lambda dtype: (dtype.num_bytes, dtype),
+    )
+    dtype = dtypes[0] if dtypes else DType.BFLOAT16
+    kv_tokens = min(state.limits.kv_tokens_min, spec.context_tokens_max)
+    missing_bytes = sum(span_bytes(spec, span, dtype, kv_tokens) for span in missing)
+    return ModelView(
+        model_id=spec.model_id,
+        architecture=spec.architecture,
+        num_layers=spec.num_layers,
+        context_tokens_max=spec.context_tokens_max,
+        is_ready=not missing,
+        replicas_per_layer=tuple(
+            sum(span.start <= layer < span.end for span in serving)
+            for layer in range(spec.num_layers)
+        ),
+        missing=tuple((span.start, span.end) for span in missing),
+        missing_bytes=missing_bytes,
+        advice=_advice(state, missing_bytes) if missing else "",
+    )
+
+
+def _advice(state: CoreState, missing_bytes: int) -> str:
+    """What the operator should do, or wait for."""
+    on_the_way = sum(n.state is NodeState.LOADING for n in state.nodes.values())
+    if on_the_way and state.planning.error is None:
+        nodes = "1 node is" if on_the_way == 1 else f"{on_the_way} nodes are"
+        return f"{nodes} loading; wait."
+    if state.planning.error is not None:
+        return state.planning.error.message
+    largest = max(
+        (n.profile.memory_bytes for n in state.nodes.values() if n.profile is not None), default=0
+    )
+    return advice(missing_bytes, largest)
+
+
+def _plan_view(state: CoreState) -> PlanView | None:
+    plan = state.planning.in_force
+    if plan is None:
+        return None
+    return PlanView(
+        epoch=state.planning.in_force_epoch,
+        solver=plan.solver,
+        status=plan.status,
+        objective_tokens_per_s=plan.objective_tokens_per_s,
+        bound_tokens_per_s=plan.bound_tokens_per_s,
+        solve_ms=plan.solve_ms,
+        warnings=plan.warnings,
+    )
+
+
+def _counters_view(state: CoreState) -> CountersView:
+    counters = state.counters
+    return CountersView(
+        requests_submitted=counters.requests_submitted,
+        requests_finished=counters.requests_finished,
+        requests_failed=counters.requests_failed,
+        requests_cancelled=counters.requests_cancelled,
+        routes_opened=counters.routes_opened,
+        routes_broken=counters.routes_broken,
+        tokens_generated=counters.tokens_generated,
+        events_ignored=counters.events_ignored,
+    )
