@@ -3,6 +3,7 @@ transport and agent never see a tensor. Everything here is plain data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from node.core.effects import Exit, ReportEffect
@@ -314,3 +315,29 @@ class Leaver(Protocol):
     """Ends the process."""
 
     def leave(self, effect: Exit) -> None: ...
+
+
+class NodePhase(StrEnum):
+    """What a node is doing, for its owner."""
+
+    CONNECTING = "connecting"
+    MEASURING = "measuring"
+    WAITING = "waiting"
+    ASSIGNED = "assigned"
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+    OFFLINE = "offline"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One line for the owner. `done` is the share loaded, from 0 to 1, while loading."""
+
+    phase: NodePhase
+    detail: str
+    done: float | None = None
+
+
+ProgressSink = Callable[[Progress], None]

@@ -246,7 +246,7 @@ class StopAsked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
     """The coordinator dropped this incarnation."""
 

@@ -1,0 +1,49 @@
+"""The node's moving figures, for heartbeats and telemetry."""
+
+from node.core import NodeCore
+from node.ports import EngineHost, Links
+from plait.types import NodeLoad
+from plait.wire.telemetry import TelemetryReading
+
+
+class NodeMeter:
+    """Reads the core, the engine and the links; changes nothing. A `node.ports.TelemetrySource`."""
+
+    def __init__(self, core: NodeCore, engine: EngineHost, links: Links) -> None:
+        self._core = core
+        self._engine = engine
+        self._links = links
+
+    def load(self) -> NodeLoad:
+        """The moving part of a heartbeat."""
+        stats = self._engine.stats()
+        return NodeLoad(
+            kv_tokens_reserved=stats.kv_tokens_reserved,
+            num_requests=self._core.num_sessions,
+            stage_ms=stats.stage_ms,
+            tokens_total=stats.tokens_total,
+            sent_bytes_total=sum(link.sent_bytes for link in self._links.stats()),
+            frames_dropped_total=self._core.counters.frames_dropped,
+            queue_tokens=stats.queue_tokens,
+        )
+
+    def reading(self) -> TelemetryReading:
+        stats, links, held = self._engine.stats(), self._links.stats(), self._core.held
+        return TelemetryReading(
+            state=self._core.state.value,
+            model_id=held.model_id if held is not None else None,
+            span=held.span if held is not None else None,
+            stage_ms=stats.stage_ms,
+            kv_tokens_max=stats.kv_tokens_max,
+            kv_tokens_reserved=stats.kv_tokens_reserved,
+            num_requests=self._core.num_sessions,
+            queue_tokens=stats.queue_tokens,
+            tokens_total=stats.tokens_total,
+            steps_total=stats.steps_total,
+            sent_bytes_total=sum(link.sent_bytes for link in links),
+            received_bytes_total=sum(link.received_bytes for link in links),
+            frames_dropped_total=self._core.counters.frames_dropped,
+            neighbour_rtt_ms=tuple(
+                (link.neighbour_id, link.rtt_ms) for link in links if link.rtt_ms is not None
+            ),
+        )

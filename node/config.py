@@ -1,0 +1,42 @@
+"""What an owner may decide about a node."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plait.types import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Settings of one node.
+
+    Attributes:
+        coordinator: HOST[:PORT] of the public door; empty: the token's, or where it enrolled.
+        token: enrolment token; needed the first time only.
+        home: folder of this node's papers.
+        display_name: what the operator sees.
+        listen: host:port for neighbours; port 0 chooses a free one.
+        advertise: host or host:port where neighbours reach this node; empty: where the
+            coordinator sees it.
+        memory_bytes: cap on weights, KV and buffers together; None: what is free.
+        num_threads: of the engine; None: torch's choice.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        compute_dtype: None: bfloat16 on a GPU, float32 on a CPU.
+        kv_tokens_max: most KV slots to keep.
+        has_telemetry: whether to publish figures over MQTT.
+        drain_ms: how long running requests may take to end when the node is stopped.
+    """
+
+    home: Path
+    coordinator: str = ""
+    token: str | None = None
+    display_name: str = ""
+    listen: str = "0.0.0.0:0"
+    advertise: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    num_threads: int | None = None
+    device: str = "auto"
+    compute_dtype: DType | None = None
+    kv_tokens_max: int = 32_768
+    has_telemetry: bool = True
+    drain_ms: int = 10_000

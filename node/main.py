@@ -1,0 +1,333 @@
+"""One node, wired: engine, core, links, gateway, control, telemetry."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Final
+
+from grpc import aio
+
+from node.agent.control import ControlClient
+from node.agent.enrol import enrol, renew
+from node.agent.identity import NodeCredentials, has_credentials, load_credentials
+from node.agent.meter import NodeMeter
+from node.agent.profile import SelfProfile
+from node.agent.reports import ReportWriter
+from node.agent.runtime import NodeRuntime
+from node.agent.telemetry import TelemetryPublisher
+from node.agent.weights import open_weights
+from node.config import NodeConfig
+from node.core import NodeCore
+from node.core.effects import Exit
+from node.core.events import StopAsked
+from node.core.machines import NodeState
+from node.core.state import Limits
+from node.engine.device import pick_device
+from node.engine.host import ThreadedEngineHost
+from node.ports import EngineHost, ProgressSink
+from node.transport import server as node_server
+from node.transport.decode import FrameReader
+from node.transport.flow import FlowLimits
+from node.transport.gateway import GatewayLink
+from node.transport.links import LinkTable
+from node.transport.probe import LinkProbe
+from plait import log
+from plait.clock import Clock, SystemClock
+from plait.crypto.certificates import COORDINATOR_NAME
+from plait.crypto.tickets import TicketVerifier
+from plait.crypto.tokens import JoinToken
+from plait.errors import ConfigError, ServiceError, UserError
+from plait.types import ModelId, NodeId
+from plait.wire.mqtt import BrokerAddress
+from plait.wire.reach import Address
+from plait.wire.tickets import decode_payload
+from plait.wire.v1 import control_pb2
+
+FLUSH_S: Final = 1.0
+RENEW_CHECK_S: Final = 60.0
+INTERRUPTED: Final = 130
+TLS_FILE: Final = "tls.pem"
+
+_log = log.get("node")
+
+
+async def run(config: NodeConfig, progress: ProgressSink) -> Exit:
+    """Join and serve until the node leaves; returns why.
+
+    Raises PlaitError for papers, addresses or devices that will not do.
+    """
+    device = pick_device(config.device, config.compute_dtype)
+    credentials = await join(config)
+    engine = ThreadedEngineHost(
+        device,
+        open_weights,
+        memory_bytes=config.memory_bytes,
+        kv_tokens_max=config.kv_tokens_max,
+        num_threads=config.num_threads,
+    )
+    return await Node(config, credentials, engine, SystemClock(), progress).run()
+
+
+async def join(config: NodeConfig) -> NodeCredentials:
+    """The node's papers: those it has, or new ones for a token.
+
+    A token of the network that it belongs to already is not spent. Raises PlaitError.
+    """
+    if has_credentials(config.home):
+        credentials = load_credentials(config.home)
+        token = JoinToken.parse(config.token) if config.token is not None else None
+        if token is None or token.network_id == credentials.network_id:
+            return _moved(credentials, config.coordinator)
+    if config.token is None:
+        raise ConfigError(
+            f"no node is enrolled in {config.home}: ask the operator for a token "
+            "(`plait token create`), then run `plait node join COORDINATOR --token TOKEN`",
+            reason="not_enrolled",
+        )
+    return await enrol(config.coordinator, config.token, config.home, config.display_name)
+
+
+def _moved(credentials: NodeCredentials, coordinator: str) -> NodeCredentials:
+    """The same papers for a coordinator that is dialled at another host now."""
+    if not coordinator:
+        return credentials
+    public, port = Address.parse(coordinator), Address.parse(credentials.node_address).port
+    if public == Address.parse(credentials.coordinator_address):
+        return credentials
+    moved = Address(public.host, port)
+    return replace(credentials, coordinator_address=str(public), node_address=str(moved))
+
+
+class Node:
+    """The parts of one node, and how they end."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        credentials: NodeCredentials,
+        engine: EngineHost,
+        clock: Clock,
+        progress: ProgressSink,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._config = config
+        self._credentials = credentials
+        self._engine = engine
+        self._clock = clock
+        self._progress = progress
+        self._incarnation = clock.unix_ms()
+        self._rng = random.Random(f"{credentials.node_id}/{self._incarnation}")
+        self._exit: asyncio.Future[Exit] = loop.create_future()
+        self._welcomes: asyncio.Queue[control_pb2.Welcome] = asyncio.Queue(maxsize=1)
+        self._core = NodeCore(
+            credentials.node_id, self._incarnation, Limits(drain_ms=config.drain_ms)
+        )
+        self._runtime = NodeRuntime(self._core, engine, clock)
+        reader = FrameReader(
+            tickets=TicketVerifier(
+                public_key=credentials.ticket_key,
+                network_id=credentials.network_id,
+                node_id=credentials.node_id,
+                clock=clock,
+                decode=decode_payload,
+            ),
+            clock=clock,
+            incarnation=self._incarnation,
+            held_model=self._held_model,
+        )
+        self._links = LinkTable(
+            channels=self._channel_to_node,
+            reader=reader,
+            inbox=self._runtime,
+            limits=FlowLimits(),
+            now_s=loop.time,
+        )
+        self._gateway = GatewayLink(
+            open_channel=self._channel_to_coordinator,
+            reader=reader,
+            inbox=self._runtime,
+            incarnation=self._incarnation,
+            rng=self._rng,
+        )
+        self._meter = NodeMeter(self._core, engine, self._links)
+
+    async def run(self) -> Exit:
+        """Serve until the node leaves; returns why. Cancelling drops everything at once."""
+        server, port = await node_server.start_server(
+            self._config.listen,
+            self._links,
+            node_server.server_credentials(lambda: self._credentials.tls, self._credentials.ca_pem),
+        )
+        control = self._control(own_addresses(self._config, port))
+        self._runtime.connect(
+            links=self._links, gateway=self._gateway, reporter=control, leaver=self
+        )
+        self._engine.start(self._runtime.results)
+        try:
+            with self._signals():
+                return await self._serve(control)
+        finally:
+            await server.stop(0)
+            await self._engine.stop()
+
+    def leave(self, effect: Exit) -> None:
+        """End `run` with this; the first reason stays."""
+        if not self._exit.done():
+            self._exit.set_result(effect)
+
+    async def _serve(self, control: ControlClient) -> Exit:
+        parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
+        parts += [self._renew_in_time(), self._publish_telemetry()]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+            leaving = await self._exit
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await control.flush()
+            for task in tasks:
+                task.cancel()
+        _log.info("left", reason=leaving.reason.code, code=leaving.code)
+        return leaving
+
+    def _control(self, addresses: tuple[str, ...]) -> ControlClient:
+        credentials = self._credentials
+        now_s = asyncio.get_running_loop().time
+        return ControlClient(
+            node_id=credentials.node_id,
+            display_name=self._config.display_name or credentials.display_name,
+            version=version("plait"),
+            addresses=addresses,
+            coordinator=credentials.node_address,
+            open_channel=self._channel_to_coordinator,
+            core=self._core,
+            inbox=self._runtime,
+            meter=self._meter,
+            profile=SelfProfile(self._engine, now_s),
+            probe=LinkProbe(self._channel_to_node, now_s),
+            writer=ReportWriter(self._incarnation),
+            on_welcome=self._welcomed,
+            progress=self._progress,
+            rng=self._rng,
+        )
+
+    def _held_model(self) -> ModelId | None:
+        held = self._core.held
+        return held.model_id if held is not None else None
+
+    def _channel_to_node(self, address: str, node_id: NodeId) -> aio.Channel:
+        return node_server.channel_to_node(
+            address,
+            node_id,
+            current=lambda: self._credentials.tls,
+            ca_pem=self._credentials.ca_pem,
+        )
+
+    def _channel_to_coordinator(self) -> aio.Channel:
+        return node_server.channel_to_coordinator(
+            self._credentials.node_address,
+            current=lambda: self._credentials.tls,
+            ca_pem=self._credentials.ca_pem,
+        )
+
+    def _welcomed(self, welcome: control_pb2.Welcome) -> None:
+        self._links.set_frame_bytes_max(welcome.frame_bytes_max)
+        if self._welcomes.full():
+            self._welcomes.get_nowait()
+        self._welcomes.put_nowait(welcome)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C leave in order; a second Ctrl-C leaves at once."""
+        loop = asyncio.get_running_loop()
+
+        def stop(name: str) -> None:
+            if name == "sigint" and self._core.state in (NodeState.DRAINING, NodeState.GONE):
+                os._exit(INTERRUPTED)
+            self._runtime.post(StopAsked(name))
+
+        handled = {signal.SIGTERM: "sigterm", signal.SIGINT: "sigint"}
+        for number, name in handled.items():
+            loop.add_signal_handler(number, stop, name)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    async def _renew_in_time(self) -> None:
+        """A fresh certificate at two thirds of the old one's life; tried until it comes."""
+        while True:
+            if self._clock.unix_ms() >= self._credentials.renew_at_unix_ms:
+                channel = self._channel_to_coordinator()
+                try:
+                    self._credentials = await renew(self._credentials, channel)
+                except (ServiceError, UserError) as error:
+                    _log.warning("renewal_failed", reason=error.code, message=error.message)
+                finally:
+                    await channel.close()
+            await asyncio.sleep(RENEW_CHECK_S)
+
+    async def _publish_telemetry(self) -> None:
+        """Follows the latest welcome; MQTT is never waited for by anything that serves."""
+        welcome = await self._welcomes.get()
+        while True:
+            publisher = self._publisher(welcome)
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(publisher.run()) if publisher is not None else None
+                previous = _telemetry_of(welcome)
+                while _telemetry_of(welcome := await self._welcomes.get()) == previous:
+                    pass
+                if task is not None:
+                    task.cancel()
+
+    def _publisher(self, welcome: control_pb2.Welcome) -> TelemetryPublisher | None:
+        if not (self._config.has_telemetry and welcome.telemetry_url):
+            return None
+        credentials = self._credentials
+        host = Address.parse(credentials.node_address).host
+        try:
+            address = BrokerAddress.parse(
+                welcome.telemetry_url, default_host=host, default_name=COORDINATOR_NAME
+            )
+        except ConfigError as error:
+            _log.warning("telemetry_off", message=error.message)
+            return None
+        address = address.with_credentials(welcome.telemetry_username, welcome.telemetry_password)
+        if address.uses_tls:
+            papers = credentials.home / TLS_FILE
+            address = replace(
+                address,
+                ca_pem=credentials.ca_pem.decode("ascii"),
+                certificate_path=None if welcome.telemetry_password else papers,
+            )
+        return TelemetryPublisher(
+            address=address,
+            prefix=welcome.telemetry_prefix,
+            node_id=credentials.node_id,
+            incarnation=self._incarnation,
+            source=self._meter,
+            clock=self._clock,
+            rng=self._rng,
+        )
+
+
+def own_addresses(config: NodeConfig, port: int) -> tuple[str, ...]:
+    """Where neighbours may dial this node; an empty host is filled in by the coordinator."""
+    if config.advertise:
+        return tuple(str(Address.parse(given, default_port=port)) for given in config.advertise)
+    host = config.listen.rpartition(":")[0]
+    return (f":{port}" if host in ("", "0.0.0.0", "[::]") else f"{host}:{port}",)
+
+
+def _telemetry_of(welcome: control_pb2.Welcome) -> tuple[str, str, str, str]:
+    return (
+        welcome.telemetry_url,
+        welcome.telemetry_username,
+        welcome.telemetry_password,
+        welcome.telemetry_prefix,
+    )

@@ -1,0 +1,164 @@
+"""`plait node`: a machine joins a network and serves layers."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from plait.errors import ConfigError
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+
+app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DTYPES: Final = ("auto", "float32", "bfloat16")
+TOKEN_PREFIX: Final = "plait1."
+
+Home = Annotated[Path | None, typer.Option(help="Folder of this node's papers.")]
+Name = Annotated[str, typer.Option(help="What the operator sees.")]
+
+
+@app.command("join")
+def join(
+    coordinator: Annotated[
+        str, typer.Argument(help="HOST[:PORT] of the coordinator, or the token itself.")
+    ] = "",
+    token: Annotated[
+        str | None, typer.Option(envvar="PLAIT_TOKEN", help="Needed the first time only.")
+    ] = None,
+    name: Name = "",
+    memory: Annotated[
+        str | None, typer.Option(help="Cap on weights and KV together, e.g. 2GiB.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    listen: Annotated[
+        str, typer.Option(help="Where neighbours are let in; port 0 is any free one.")
+    ] = "0.0.0.0:0",
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST[:PORT] where neighbours reach this node; may be repeated."),
+    ] = None,
+    kv_tokens: Annotated[int, typer.Option(min=1, help="Most KV slots to keep.")] = 32_768,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
+    ] = 10.0,
+    home: Home = None,
+    telemetry: Annotated[bool, typer.Option(help="Publish figures over MQTT.")] = True,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Join a network and serve until stopped. Ctrl-C leaves in order; twice leaves at once."""
+    from node.agent.identity import node_home
+    from node.config import NodeConfig
+    from plait import log
+    from plait.types import DType
+
+    if coordinator.startswith(TOKEN_PREFIX):
+        coordinator, token = "", token or coordinator
+    if dtype not in _DTYPES:
+        raise ConfigError(f"--dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    log.configure(level=_log_level(log_level))
+    config = NodeConfig(
+        home=home if home is not None else node_home(),
+        coordinator=coordinator,
+        token=token,
+        display_name=name,
+        listen=_listen(listen),
+        advertise=tuple(advertise or ()),
+        memory_bytes=parse_bytes(memory) if memory is not None else None,
+        num_threads=threads,
+        device=device,
+        compute_dtype=None if dtype == "auto" else DType(dtype),
+        kv_tokens_max=kv_tokens,
+        has_telemetry=telemetry,
+        drain_ms=int(drain_s * 1000),
+    )
+    raise typer.Exit(_run(config))
+
+
+@app.command("status")
+def status(home: Home = None) -> None:
+    """This machine's papers, and whether the coordinator can be reached with them."""
+    import asyncio
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from node.agent.identity import load_credentials, node_home
+    from plait.crypto.certificates import COORDINATOR_NAME, expires_unix_ms
+    from plait.errors import PlaitError
+    from plait.wire.reach import Address, check_reachable
+
+    credentials = load_credentials(home if home is not None else node_home())
+    problem = ""
+    try:
+        asyncio.run(
+            check_reachable(
+                Address.parse(credentials.coordinator_address),
+                ca_pem=credentials.ca_pem,
+                target_name=COORDINATOR_NAME,
+            )
+        )
+    except PlaitError as error:
+        problem = error.message
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("node", credentials.node_id)
+    table.add_row("name", credentials.display_name or "-")
+    table.add_row("network", credentials.network_id)
+    table.add_row("coordinator", credentials.coordinator_address)
+    table.add_row("reachable", f"no: {problem}" if problem else "yes")
+    table.add_row("certificate until", _date(expires_unix_ms(credentials.tls.certificate_pem)))
+    table.add_row("papers", str(credentials.home))
+    Console().print(table)
+    if problem:
+        raise typer.Exit(1)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in "2GiB", "512M", "1.5 GB" (units are powers of two). Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(?:i?[bB])?\s*", text)
+    size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+    if size <= 0:
+        raise ConfigError(f"{text!r} is not an amount of memory: write it like 2GiB or 512MiB")
+    return size
+
+
+def _listen(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"--listen {text!r}: write HOST:PORT, port 0 for any free one")
+    return f"{host or '0.0.0.0'}:{port}"
+
+
+def _log_level(text: str) -> str:
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"--log-level {text!r}: choose debug, info, warning or error")
+    return text.lower()
+
+
+def _date(unix_ms: int) -> str:
+    import datetime as dt
+
+    return dt.datetime.fromtimestamp(unix_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _run(config: "NodeConfig") -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from node.main import run
+    from plait.cli.node_view import NodeScreen
+
+    console = Console(stderr=True, highlight=False)
+    with NodeScreen(console) as screen:
+        leaving = asyncio.run(run(config, screen.show))
+    if leaving.code != 0:
+        raise ConfigError(leaving.reason.message or leaving.reason.code, reason=leaving.reason.code)
+    return leaving.code
