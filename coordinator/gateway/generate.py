@@ -116,6 +116,7 @@ class Generator:
             sampling=dataclasses.replace(order.sampling, seed=seed),
             stop=order.stop,
             stop_token_ids=() if order.ignore_eos else spec.eos_token_ids,
+            vocab_size=spec.vocab_size,
             tokenizer=self._tokenizers.get(spec.model_id),
             clock=self._clock,
         )

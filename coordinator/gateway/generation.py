@@ -41,6 +41,7 @@ class Generation:
         sampling: SamplingParams,
         stop: Sequence[str],
         stop_token_ids: Sequence[int],
+        vocab_size: int,
         tokenizer: Tokenizer,
         clock: Clock,
     ) -> None:
@@ -52,6 +53,7 @@ class Generation:
         self.sampling: Final = sampling
         self.stop: Final = tuple(stop)
         self.stop_token_ids: Final = tuple(stop_token_ids)
+        self.vocab_size: Final = vocab_size
         self.tokenizer: Final = tokenizer
         self.generated_ids: list[int] = []
         self.finished: Finished | None = None

@@ -16,29 +16,29 @@ from plait.errors import (
 from plait.types import Reason
 
 _KINDS: Final[dict[str, type[PlaitError]]] = {
-    "overloaded": OverloadedError,
     "queue_full": OverloadedError,
     "kv_full": OverloadedError,
-    "inbox_full": OverloadedError,
-    "unavailable": UnavailableError,
-    "layers_missing": UnavailableError,
-    "span_unavailable": UnavailableError,
-    "no_nodes": UnavailableError,
-    "no_route": UnavailableError,
+    "overloaded": OverloadedError,
+    "coordinator_busy": OverloadedError,
     "deadline_exceeded": DeadlineError,
-    "queue_timeout": DeadlineError,
-    "too_many_attempts": UnavailableError,
+    "open_timeout": DeadlineError,
+    "prefill_timeout": DeadlineError,
     "cancelled": CancelledByClientError,
     "model_not_found": ModelError,
-    "unknown_model": ModelError,
 }
+_TOO_LONG: Final = frozenset({"context_exceeded", "request_too_large"})
 
 
 def error_for(reason: Reason | None) -> PlaitError:
-    """The error that a client gets for the core's `reason`."""
+    """The error that a client gets for the core's `reason`.
+
+    Whatever is not listed is something that befell a chain or a span: nobody could serve it now.
+    """
     if reason is None:
         return ServiceError("the request failed, and nobody said why")
-    if reason.code in ("context_exceeded", "request_too_long"):
+    if reason.code in _TOO_LONG:
         return InvalidRequestError(reason.message, param="max_tokens", reason=reason.code)
-    make: Callable[..., PlaitError] = _KINDS.get(reason.code, ServiceError)
+    if reason.code == "invalid_argument":
+        return InvalidRequestError(reason.message)
+    make: Callable[..., PlaitError] = _KINDS.get(reason.code, UnavailableError)
     return make(reason.message, reason=reason.code)

@@ -318,7 +318,7 @@ class Relay:
             )
 
     def _read_token(self, message: data_pb2.SampledToken, generation: Generation) -> GeneratedToken:
-        vocab_size = generation.tokenizer.vocab_size
+        vocab_size = generation.vocab_size
         top = tuple(
             TokenLogprob(entry.token_id, entry.logprob)
             for entry in message.top_logprobs[:TOP_LOGPROBS_MAX]

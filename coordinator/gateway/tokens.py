@@ -28,9 +28,6 @@ ENCODING_THREADS: Final = 2
 class Tokenizer(Protocol):
     """What the gateway needs of a tokenizer."""
 
-    @property
-    def vocab_size(self) -> int: ...
-
     def encode(self, text: str, *, with_special: bool) -> list[int]:
         """Token ids of `text`; `with_special` adds what the model expects at the start."""
         ...
@@ -59,10 +56,6 @@ class ModelTokenizer:
     template: ChatTemplate | None
     pieces: tuple[bytes, ...]
     bos_id: int | None = None
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
 
     def encode(self, text: str, *, with_special: bool) -> list[int]:
         ids = self.backend.encode(text, add_special_tokens=with_special).ids

@@ -53,8 +53,6 @@ def tiny_spec(name: str = "tiny", *, context_tokens_max: int = 4096) -> ModelSpe
 class ByteTokenizer:
     """Every byte is a token; 256 ends a sequence."""
 
-    vocab_size = 257
-
     def encode(self, text: str, *, with_special: bool) -> list[int]:
         del with_special
         return list(text.encode())
