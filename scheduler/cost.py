@@ -16,6 +16,8 @@ BATCH_MAX: Final = 32
 CONTEXT_TOKENS: Final = 1024
 """Length of the sequence that plans reckon with."""
 PREFILL_CHUNK_TOKENS: Final = 512
+SAMPLED_ROWS: Final = 16
+BASE_BUFFER_BYTES: Final = 16 << 20
 ROOFLINE_COMPUTE: Final = 0.5
 ROOFLINE_MEMORY: Final = 0.7
 ROOFLINE_OVERHEAD_MS: Final = 1.0
@@ -111,10 +113,15 @@ def sane(figure: float, least: float) -> float:
 
 
 def buffer_bytes(spec: ModelSpec, dtype: DType, *, is_last: bool) -> int:
-    """Activations of one prefill chunk in flight; on the last stage also a batch of logits."""
-    widths = 4 * spec.hidden_size + 3 * spec.intermediate_size
-    total = PREFILL_CHUNK_TOKENS * widths * dtype.num_bytes
-    return total + 4 * BATCH_MAX * spec.vocab_size if is_last else total
+    """Activations of one step and a tensor's copy while loading; logits on the last stage.
+
+    The node's engine reckons the same way; a test holds the two together.
+    """
+    row_width = 4 * spec.hidden_size + 3 * spec.num_heads * spec.head_dim
+    row_width += 3 * spec.intermediate_size
+    total = BASE_BUFFER_BYTES + PREFILL_CHUNK_TOKENS * row_width * max(4, dtype.num_bytes)
+    total += 8 * spec.hidden_size * spec.intermediate_size
+    return total + 8 * SAMPLED_ROWS * spec.vocab_size if is_last else total
 
 
 def kv_tokens_room(profile: NodeProfile, spec: ModelSpec, span: LayerSpan) -> int:

@@ -97,6 +97,8 @@ def profiled(state: CoreState, event: ev.NodeProfiled) -> None:
     if node is None:
         return
     is_first = node.profile is None
+    if state.planning.first_profiled_ms is None:
+        state.planning.first_profiled_ms = state.now_ms
     node.profile = event.profile
     if event.profile.addresses:
         node.addresses = event.profile.addresses

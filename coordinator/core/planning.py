@@ -14,7 +14,7 @@ from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 
 SHRINK: Final = 0.9
-MEMORY_CODES: Final = frozenset({"not_enough_memory", "overloaded", "out_of_memory", "kv_full"})
+MEMORY_CODES: Final = frozenset({"not_enough_memory", "memory_full", "overloaded", "out_of_memory", "kv_full"})
 
 
 def ask_plan(state: CoreState) -> None:
@@ -38,9 +38,26 @@ def plan_due(state: CoreState) -> None:
         return
     if planning.problem is not None:
         return
+    gather_until_ms = _gather_until_ms(state)
+    if gather_until_ms is not None:
+        planning.solve_at_ms = gather_until_ms
+        state.timers.at(gather_until_ms, TimerKind.SOLVE)
+        return
     planning.solve_at_ms = None
     is_relaxed, planning.wants_relaxed = planning.wants_relaxed, False
     _solve(state, is_relaxed=is_relaxed)
+
+
+def _gather_until_ms(state: CoreState) -> int | None:
+    """The first plan waits for the nodes that the operator expects, within limits."""
+    planning, limits = state.planning, state.limits
+    if planning.in_force is not None or planning.first_profiled_ms is None:
+        return None
+    num_profiled = sum(n.profile is not None for n in state.nodes.values())
+    until_ms = planning.first_profiled_ms + limits.first_plan_wait_ms
+    return (
+        until_ms if num_profiled < limits.first_plan_nodes_min and until_ms > state.now_ms else None
+    )
 
 
 def solve_overdue(state: CoreState, epoch: int) -> None:

@@ -45,6 +45,8 @@ class Limits:
     suspect_ms: int = 3_000
     lease_ms: int = 4_000
     lease_busy_ms: int = 20_000
+    first_plan_nodes_min: int = 1
+    first_plan_wait_ms: int = 3_000
     solve_debounce_ms: int = 500
     solve_debounce_max_ms: int = 3_000
     first_plan_nodes_min: int = 1
@@ -185,6 +187,7 @@ class Planning:
     epoch: int = 0
     solve_at_ms: int | None = None
     first_asked_ms: int = 0
+    first_profiled_ms: int | None = None
     problem: AllocationProblem | None = None
     attachments: Mapping[NodeId, int] = field(default_factory=dict)
     is_relaxed: bool = False

@@ -1,5 +1,6 @@
 """Phase 1's front door: who holds which layers."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -8,8 +9,11 @@ from plait.errors import UnavailableError
 from plait.types import NodeId
 from scheduler.allocation.bound import rate_bound
 from scheduler.allocation.chain import ChainPlanner
+from scheduler.allocation.chooser import IlpChooser
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
+from scheduler.allocation.patterns import SolvePatterns
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
+from scheduler.allocation.verify import violations
 
 GAIN_MIN: Final = 1.1
 """A plan that moves nodes must be worth this much more than one that moves none."""
@@ -29,13 +33,47 @@ def allocate_greedy(
     return _finish(draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms)
 
 
-def allocate(problem: AllocationProblem, *, clock: Clock | None = None) -> Allocation:
+def allocate(
+    problem: AllocationProblem,
+    *,
+    clock: Clock | None = None,
+    solve: SolvePatterns | None = None,
+) -> Allocation:
     """The best plan found within `problem.time_limit_s`; see docs/scheduling.md.
+
+    `clock` measures `solve_ms` and nothing else; `solve` replaces PuLP's solvers. Where the solver
+    is missing, fails or lies, the plan is the greedy one and says so in its warnings.
 
     Raises UnavailableError(reason="not_enough_memory") where no model fits: the message names
     layers, GiB and what helps.
     """
-    return allocate_greedy(problem, clock=clock if clock is not None else SystemClock())
+    watch = clock if clock is not None else SystemClock()
+    started_ms = watch.monotonic_ms()
+    try:
+        chooser = IlpChooser(solve if solve is not None else _pulp(), problem.time_limit_s / 2)
+    except ImportError as error:
+        warning = f"planned without the solver: {error}"
+        return allocate_greedy(problem, warnings=(warning,), clock=watch)
+    draft = _stable_draft(problem, _planners(problem), chooser)
+    plan = _finish(
+        draft,
+        chooser.solver,
+        chooser.status,
+        warnings=chooser.warnings,
+        solve_ms=watch.monotonic_ms() - started_ms,
+    )
+    wrong = violations(problem, plan)
+    if wrong:
+        warning = f"the solver's plan was refused: {wrong[0]}"
+        return allocate_greedy(problem, warnings=(warning,), clock=watch)
+    return plan
+
+
+def _pulp() -> SolvePatterns:
+    """Imported when first needed: PuLP brings numpy, which the coordinator's core must not."""
+    module = importlib.import_module("scheduler.allocation.solver")
+    solve: SolvePatterns = module.solve_patterns
+    return solve
 
 
 def _planners(problem: AllocationProblem) -> tuple[ChainPlanner, ...]:

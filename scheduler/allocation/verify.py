@@ -47,10 +47,14 @@ def _placement_violations(problem: AllocationProblem, plan: Allocation) -> list[
             found.append(f"node {node_id}: layers {placement.span} of {spec.num_layers}")
             continue
         now = held.get(node_id)
-        if node_id in problem.fixed and now is not None:
-            if (now.model_id, now.span) != (placement.model_id, placement.span):
-                found.append(f"node {node_id} must keep layers {now.span}")
-            continue
+        is_kept = now is not None and (now.model_id, now.span) == (
+            placement.model_id,
+            placement.span,
+        )
+        if node_id in problem.fixed and now is not None and not is_kept:
+            found.append(f"node {node_id} must keep layers {now.span}")
+        if is_kept:
+            continue  # it is in memory already
         kv_tokens = max(1, min(problem.kv_tokens_min, spec.context_tokens_max))
         need = need_bytes(profile, spec, placement.span, kv_tokens)
         if need > profile.memory_bytes:

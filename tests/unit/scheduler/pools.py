@@ -34,6 +34,7 @@ def node(
     rtt_ms: float = 1.0,
     model_id: str = "tiny",
     bytes_per_s: float = 1e8,
+    dtype: DType = DType.FLOAT32,
 ) -> NodeProfile:
     """A node with measured times, or none where `layer_ms` is None."""
     timings: tuple[LayerTiming, ...] = ()
@@ -57,7 +58,7 @@ def node(
         memory_bytes=int(memory_mib * MIB),
         memory_bytes_per_s=1e10,
         flops_per_s=1e11,
-        compute_dtype=DType.FLOAT32,
+        compute_dtype=dtype,
         coordinator_rtt_ms=rtt_ms,
         up_bytes_per_s=bytes_per_s,
         down_bytes_per_s=bytes_per_s,

@@ -1,0 +1,87 @@
+"""Chains chosen by the pattern ILP, held against the greedy ones."""
+
+from collections.abc import Sequence
+
+from plait.types import ModelId, NodeId
+from scheduler.allocation.chain import Chain, ChainPlanner
+from scheduler.allocation.classes import NodeClass, classify
+from scheduler.allocation.columns import Column, counts_of, make_columns
+from scheduler.allocation.draft import greedy_chooser
+from scheduler.allocation.patterns import SolvePatterns
+
+Chains = list[tuple[ChainPlanner, Chain]]
+
+
+class IlpChooser:
+    """A ChainChooser; afterwards `solver`, `status` and `warnings` say how it went."""
+
+    def __init__(self, solve: SolvePatterns, time_limit_s: float) -> None:
+        self._solve = solve
+        self._time_limit_s = time_limit_s
+        self.solver = "greedy"
+        self.status = "feasible"
+        self.warnings: tuple[str, ...] = ()
+
+    def __call__(
+        self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
+    ) -> Chains:
+        """The better of the ILP's chains and the greedy ones."""
+        greedy = greedy_chooser(planners, free, must)
+        if not free:
+            return greedy
+        classes = classify(planners, free)
+        seeds = [Column(p, counts_of(classes, c.node_ids), c) for p, c in greedy if c.score > 0.0]
+        columns = make_columns(planners, classes, seeds)
+        if not columns:
+            return greedy
+        try:
+            solution = self._solve(columns, classes, must, self._time_limit_s)
+            chains = _concrete(columns, classes, solution.uses)
+        except Exception as error:  # a stranger's code: whatever it does, greedy chains are there
+            self.warnings = (f"planned without the solver: {error}",)
+            return greedy
+        if _worth(chains, must) < _worth(greedy, must):
+            return greedy
+        self.solver, self.status = solution.solver, solution.status
+        return chains
+
+
+def _worth(chains: Chains, must: frozenset[ModelId]) -> tuple[int, float]:
+    served = {planner.spec.model_id for planner, _ in chains}
+    return len(served & must), round(sum(chain.score for _, chain in chains), 6)
+
+
+def _concrete(
+    columns: Sequence[Column], classes: Sequence[NodeClass], uses: Sequence[int]
+) -> Chains:
+    """Nodes for the chosen patterns, the best ones first; near ones inside a class together.
+
+    Raises ValueError where the solution asks for more nodes than there are: a solver that lies.
+    """
+    left = [list(c.members) for c in classes]
+    chosen = [
+        column
+        for column, use in sorted(
+            zip(columns, uses, strict=True), key=lambda pair: -pair[0].chain.score
+        )
+        for _ in range(use)
+    ]
+    chains: Chains = []
+    for column in chosen:
+        node_ids: list[NodeId] = []
+        for pool, count in zip(left, column.counts, strict=True):
+            if count > len(pool):
+                raise ValueError("the solver used nodes that do not exist")
+            for _ in range(count):
+                nearest = min(pool, key=lambda n: (_distance(column.planner, node_ids, n), n))
+                pool.remove(nearest)
+                node_ids.append(nearest)
+        is_small = len(node_ids) <= 6
+        chain = column.planner.best(node_ids, column.planner.spec.whole, is_thorough=is_small)
+        if chain is not None:
+            chains.append((column.planner, chain))
+    return chains
+
+
+def _distance(planner: ChainPlanner, chosen: Sequence[NodeId], node_id: NodeId) -> float:
+    return round(sum(planner.links.rtt_ms(other, node_id) for other in chosen), 3)

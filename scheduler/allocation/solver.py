@@ -1,0 +1,95 @@
+"""The pattern ILP, through PuLP: HiGHS first, CBC where HiGHS is missing or fails.
+
+    max  sum score_p y_p + W sum covered_m
+    s.t. sum_p count_cp y_p <= N_c      every class c
+         covered_m <= sum_{p of m} y_p  every model m that has no chain yet
+         y integer >= 0, covered in {0, 1}
+
+The only module that imports a solver. PuLP pulls in numpy, so `allocate` imports this module when
+it first needs it.
+"""
+
+from collections.abc import Sequence
+
+import pulp
+
+from plait.types import ModelId
+from scheduler.allocation.classes import NodeClass
+from scheduler.allocation.columns import Column
+from scheduler.allocation.patterns import PatternSolution, SolverFailedError
+
+
+def solve_patterns(
+    columns: Sequence[Column],
+    classes: Sequence[NodeClass],
+    must: frozenset[ModelId],
+    time_limit_s: float,
+) -> PatternSolution:
+    """The best set of columns. Raises SolverFailedError where neither solver gives one."""
+    failures: list[str] = []
+    for name in ("HiGHS", "PULP_CBC_CMD"):
+        try:
+            return _solve_with(name, columns, classes, must, time_limit_s)
+        except Exception as error:  # a solver's root: whatever it throws, the next one is tried
+            failures.append(f"{name}: {error}")
+    raise SolverFailedError("; ".join(failures))
+
+
+def _solve_with(
+    name: str,
+    columns: Sequence[Column],
+    classes: Sequence[NodeClass],
+    must: frozenset[ModelId],
+    time_limit_s: float,
+) -> PatternSolution:
+    program = pulp.LpProblem("plait", pulp.LpMaximize)
+    uses = [
+        pulp.LpVariable(f"y{i:04d}", 0, _uses_max(column, classes), cat=pulp.LpInteger)
+        for i, column in enumerate(columns)
+    ]
+    worth = 1.0 + 10.0 * sum(column.chain.score * _uses_max(column, classes) for column in columns)
+    covered = {
+        model_id: pulp.LpVariable(f"covered{i:02d}", 0, 1, cat=pulp.LpInteger)
+        for i, model_id in enumerate(sorted(must))
+    }
+    program += pulp.lpSum(
+        [column.chain.score * use for column, use in zip(columns, uses, strict=True)]
+        + [worth * variable for variable in covered.values()]
+    )
+    for index, node_class in enumerate(classes):
+        terms = [c.counts[index] * u for c, u in zip(columns, uses, strict=True) if c.counts[index]]
+        if terms:
+            program += pulp.lpSum(terms) <= len(node_class.members)
+    for model_id, variable in covered.items():
+        own = [u for c, u in zip(columns, uses, strict=True) if c.planner.spec.model_id == model_id]
+        program += variable <= pulp.lpSum(own)
+    program.solve(_solver(name, time_limit_s))
+    if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        raise SolverFailedError(f"status {pulp.LpStatus[program.status]}")
+    is_optimal = program.sol_status == pulp.LpSolutionOptimal
+    return PatternSolution(
+        uses=tuple(round(use.value() or 0.0) for use in uses),
+        solver="highs" if name == "HiGHS" else "cbc",
+        status="optimal" if is_optimal else "feasible",
+    )
+
+
+def _solver(name: str, time_limit_s: float) -> pulp.LpSolver:
+    """One thread and a fixed seed: the same question has the same answer."""
+    if name == "HiGHS":
+        return pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, gapRel=1e-4, random_seed=1)
+    return pulp.PULP_CBC_CMD(
+        msg=False,
+        threads=1,
+        timeLimit=max(1, round(time_limit_s)),
+        gapRel=1e-4,
+        options=["randomS 1"],
+    )
+
+
+def _uses_max(column: Column, classes: Sequence[NodeClass]) -> int:
+    return min(
+        len(c.members) // count
+        for c, count in zip(classes, column.counts, strict=True)
+        if count > 0
+    )
