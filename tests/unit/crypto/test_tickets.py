@@ -171,6 +171,12 @@ def test_a_ticket_on_the_wrong_hop(scene: Scene, hop: dict[str, object]) -> None
     assert scene.refusal(scene.signed(), **hop) == "ticket_wrong_hop"
 
 
+def test_a_ticket_for_another_node_by_the_right_sender(scene: Scene) -> None:
+    a, b, c = scene.ticket().stages
+    stages = (a, replace(b, node_id=NodeId("nother")), c)
+    assert scene.refusal(scene.signed(stages=stages)) == "ticket_wrong_hop"
+
+
 def test_the_first_stage_hears_from_the_gateway_alone(scene: Scene) -> None:
     stages = scene.ticket().stages
     first = (replace(stages[1], span=LayerSpan(0, 10)),)
