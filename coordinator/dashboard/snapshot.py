@@ -65,7 +65,7 @@ class SharedSnapshot:
     def _make(self, now_ms: int) -> Snapshot:
         view = self._views.view()
         tokens_per_s = self._rate(now_ms, view.counters.tokens_generated)
-        if now_ms - self._rated_ms >= HISTORY_STEP_MS:
+        if len(self._points) > 1 and now_ms - self._rated_ms >= HISTORY_STEP_MS:
             self._rates.append(tokens_per_s)
             self._rated_ms = now_ms
         reader = self._telemetry

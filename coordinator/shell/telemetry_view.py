@@ -55,9 +55,11 @@ class TelemetryView:
             node_id, kind = parse_topic(self._prefix, topic)
             match kind:
                 case TopicKind.PRESENCE:
-                    self._take_presence(self._entry(node_id), decode_presence(bytes(payload)))
+                    presence = decode_presence(bytes(payload))
+                    self._take_presence(self._entry(node_id), presence)
                 case TopicKind.TELEMETRY:
-                    self._take_telemetry(self._entry(node_id), decode_telemetry(bytes(payload)))
+                    telemetry = decode_telemetry(bytes(payload))
+                    self._take_telemetry(self._entry(node_id), telemetry)
         except FrameError as error:
             self._dropped[error.code] += 1
 

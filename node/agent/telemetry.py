@@ -103,6 +103,11 @@ class TelemetryPublisher:
             connections_total=self._connection,
         )
 
+    @property
+    def next_sequence(self) -> int | None:
+        """Of the oldest reading that waits; None with nothing to say."""
+        return self._kept[0].sequence if self._kept else None
+
     def sample(self) -> None:
         """Take a reading now, as the interval does; never blocks."""
         if len(self._kept) >= self._buffer_max:

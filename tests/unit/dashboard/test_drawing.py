@@ -1,0 +1,169 @@
+"""What is drawn of a snapshot: the truth, escaped, and only once for all viewers."""
+
+import dataclasses
+import re
+
+import pytest
+
+from coordinator.core.view import NetworkView
+from coordinator.dashboard import access, figures, nodes, overview
+from coordinator.dashboard.live import parse_action
+from coordinator.dashboard.snapshot import SharedSnapshot, Snapshot
+from coordinator.ports import ApiKey, EnrolmentToken, NodeTelemetry, TelemetryHealth
+from plait.clock import ManualClock
+from plait.types import NodeId
+from plait.wire.telemetry import PresenceState
+from tests.unit.dashboard.fakes import FakeViews, network_view
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+def snapshot(view: NetworkView, **changes: object) -> Snapshot:
+    made = Snapshot(view=view, telemetry={}, health=None, tokens_per_s=0.0, history=())
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def everything(shown: Snapshot) -> str:
+    return "".join(
+        draw(shown)
+        for draw in (
+            overview.draw_headline,
+            overview.draw_tiles,
+            nodes.draw_layers,
+            nodes.draw_nodes,
+            overview.draw_requests,
+            overview.draw_plan,
+        )
+    )
+
+
+def test_a_whole_network_is_shown() -> None:
+    drawn = everything(snapshot(network_view()))
+    for fact in ("Serving smollm2", "attic-3060", "3 / 4", "HiGHS, optimal", "184 ms", "23.4"):
+        assert fact in drawn
+    assert "fetching 90.0 MiB of 270 MiB" in drawn
+    assert "cell-missing" not in drawn
+
+
+def test_missing_layers_are_named_and_marked() -> None:
+    drawn = everything(snapshot(network_view(is_whole=False)))
+    assert "Layers 10\u201319 have no node (142 MiB). One more node" in drawn
+    assert drawn.count("cell-missing") == 10
+    assert "10 layers have no replica" in drawn
+
+
+def test_an_empty_network_says_what_to_do() -> None:
+    view = dataclasses.replace(network_view(), nodes=(), requests=(), plan=None)
+    drawn = everything(snapshot(view))
+    assert "Create an enrolment token" in drawn
+    assert "No plan yet" in drawn
+
+
+def test_every_foreign_text_is_escaped() -> None:
+    view = network_view()
+    evil_node = dataclasses.replace(
+        view.nodes[0], display_name=EVIL, device_name=EVIL, last_error=EVIL, span_reason=EVIL
+    )
+    evil_request = dataclasses.replace(view.requests[0], request_id=EVIL, reason=EVIL)
+    evil_model = dataclasses.replace(view.models[0], model_id=EVIL, architecture=EVIL, advice=EVIL)
+    assert view.plan is not None
+    evil = dataclasses.replace(
+        view,
+        nodes=(evil_node, dataclasses.replace(evil_node, state="loading", last_error="")),
+        requests=(evil_request,),
+        models=(evil_model, dataclasses.replace(evil_model, is_ready=False)),
+        plan=dataclasses.replace(view.plan, warnings=(EVIL,), solver=EVIL),
+    )
+    health = TelemetryHealth(is_connected=True, messages_total=1, dropped=((EVIL, 1),))
+    drawn = everything(snapshot(evil, health=health))
+    token = EnrolmentToken(
+        token_id=EVIL, display_name=EVIL, state=EVIL, expires_unix_ms=0, node_id=EVIL
+    )
+    key = ApiKey(key_id=EVIL, display_name=EVIL, is_admin=True, is_revoked=False, created_unix_ms=0)
+    drawn += access.draw_tokens([token]) + access.draw_keys([key])
+    drawn += access.draw_secret(EVIL, EVIL, EVIL)
+    assert "<img" not in drawn
+    assert not re.search(r'"[^"<>]*onerror="', drawn)
+
+
+def test_presence_is_shown_where_a_node_was_lost() -> None:
+    heard = NodeTelemetry(
+        node_id=NodeId("nabcdefgh00000000"),
+        presence=PresenceState.LOST,
+        presence_age_ms=10,
+        telemetry=None,
+        telemetry_age_ms=None,
+    )
+    shown = snapshot(network_view(), telemetry={"nabcdefgh00000000": heard})
+    assert '<span class="chip chip-bad">lost</span>' in nodes.draw_nodes(shown)
+
+
+def test_one_snapshot_serves_all_viewers() -> None:
+    views, clock = FakeViews(), ManualClock()
+    shared = SharedSnapshot(views=views, telemetry=None, clock=clock)
+    drawn = {shared.drawn("tiles", overview.draw_tiles) for _ in range(50)}
+    assert views.num_looks == 1
+    assert len(drawn) == 1
+    clock.advance(1_000)
+    drawn.add(shared.drawn("tiles", overview.draw_tiles))
+    assert views.num_looks == 2
+    assert len(drawn) == 2
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    views, clock = FakeViews(), ManualClock()
+    shared = SharedSnapshot(views=views, telemetry=None, clock=clock)
+    for _ in range(20):
+        rate = shared.current().tokens_per_s
+        clock.advance(1_000)
+    assert rate == pytest.approx(10.0)
+    assert shared.current().history == (10.0,) * 20
+
+
+def test_a_restarted_counter_gives_no_negative_rate() -> None:
+    views, clock = FakeViews(), ManualClock()
+    shared = SharedSnapshot(views=views, telemetry=None, clock=clock)
+    shared.current()
+    views.num_looks = -50
+    clock.advance(1_000)
+    assert shared.current().tokens_per_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        (figures.num_bytes(0), "0 B"),
+        (figures.num_bytes(1_536), "1.5 KiB"),
+        (figures.num_bytes(5 << 40), "5.0 TiB"),
+        (figures.num_bytes(1 << 70), "1048576 PiB"),
+        (figures.count(1_234_567), "1\u202f234\u202f567"),
+        (figures.milliseconds(0.4), "0.40 ms"),
+        (figures.milliseconds(184), "184 ms"),
+        (figures.milliseconds(12_345), "12.3 s"),
+        (figures.milliseconds(None), figures.DASH),
+        (figures.age(90_000), "1 min"),
+        (figures.age(None), figures.DASH),
+        (figures.layers((0, 10)), "0\u20139"),
+        (figures.rate(0), figures.DASH),
+    ],
+)
+def test_figures_read_well(drawn: str, expected: str) -> None:
+    assert drawn == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [None, "drain", [], {}, {"action": 5}, {"action": "drain", "value": 5, "fields": {}}],
+)
+def test_nonsense_from_a_browser_is_no_action(raw: object) -> None:
+    assert parse_action(raw) is None
+
+
+def test_an_action_is_cut_to_size() -> None:
+    action = parse_action(
+        {"action": "x" * 900, "value": "v" * 9_000, "fields": {"name": "n" * 9_000, "bad": 5}}
+    )
+    assert action is not None
+    assert len(action.name) == 64
+    assert len(action.value) == 512
+    assert list(action.fields) == ["name"]
