@@ -2,13 +2,14 @@
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from coordinator.core import events as ev
 from plait.types import FinishReason, Reason
 from tests.kit.gateway_rig import open_gateway
 from tests.kit.scripted_network import ScriptedNetwork, says
 
-ASK = [{"role": "user", "content": "Why is the sky blue?"}]
+ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Why is the sky blue?"}]
 
 
 async def test_a_chat_answers_with_usage() -> None:

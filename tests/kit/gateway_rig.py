@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from grpc import aio
 from openai import AsyncOpenAI
 
 from coordinator.gateway.gateway import Gateway, GatewayConfig
@@ -13,6 +14,16 @@ from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
 from coordinator.shell.servers import bind, http_server
 from plait.clock import SystemClock
+from plait.crypto.authority import CertificateAuthority
+from plait.crypto.certificates import COORDINATOR_NAME, key_to_pem, make_csr, new_tls_key
+from plait.sdk import AsyncClient, Client
+from plait.types import NodeId
+from plait.wire.channel import (
+    mtls_server_credentials,
+    secure_channel,
+    server_options,
+    tls_server_credentials,
+)
 from tests.kit.scripted_network import (
     API_KEY,
     ByteTokenizer,
@@ -31,6 +42,32 @@ class GatewayRig:
     network: ScriptedNetwork
     views: FakeViews
     url: str = ""
+    address: str = ""
+    node_address: str = ""
+    authority: CertificateAuthority | None = None
+
+    def client(self, *, key: str = API_KEY, timeout_s: float = 10.0) -> Client:
+        return Client(self.address, key, self.ca_pem, timeout_s=timeout_s)
+
+    def async_client(self, *, key: str = API_KEY, timeout_s: float = 10.0) -> AsyncClient:
+        return AsyncClient(self.address, key, self.ca_pem, timeout_s=timeout_s)
+
+    @property
+    def ca_pem(self) -> bytes:
+        assert self.authority is not None
+        return self.authority.certificate_pem
+
+    def node_channel(self, node_id: NodeId) -> aio.Channel:
+        """A channel to the node port with a certificate that names `node_id`."""
+        assert self.authority is not None
+        key = new_tls_key()
+        return secure_channel(
+            self.node_address,
+            ca_pem=self.ca_pem,
+            target_name=COORDINATOR_NAME,
+            certificate_pem=self.authority.issue_node(make_csr(key, node_id), node_id),
+            key_pem=key_to_pem(key),
+        )
 
     def openai(self, *, key: str = API_KEY) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=10.0)
@@ -85,4 +122,38 @@ async def open_gateway(
             yield rig
     finally:
         await network.stop()
+        rig.gateway.close()
+
+
+@contextlib.asynccontextmanager
+async def open_doors(
+    network: ScriptedNetwork,
+    *,
+    door: DoorLimits | None = None,
+    generate: GenerateLimits | None = None,
+    with_nodes: bool = True,
+) -> AsyncIterator[GatewayRig]:
+    """A gateway whose gRPC doors are served over TLS on loopback."""
+    rig = make_gateway(network, door=door, generate=generate)
+    rig.authority = CertificateAuthority.create(SystemClock())
+    pair = rig.authority.issue_server([COORDINATOR_NAME])
+    if with_nodes:
+        network.attach()
+    public, node = aio.server(options=server_options()), aio.server(options=server_options())
+    rig.gateway.add_to_public_port(public)
+    rig.gateway.add_to_node_port(node)
+    tls = tls_server_credentials(key_pem=pair.key_pem, certificate_pem=pair.certificate_pem)
+    mtls = mtls_server_credentials(
+        key_pem=pair.key_pem, certificate_pem=pair.certificate_pem, ca_pem=rig.ca_pem
+    )
+    rig.address = f"127.0.0.1:{public.add_secure_port('127.0.0.1:0', tls)}"
+    rig.node_address = f"127.0.0.1:{node.add_secure_port('127.0.0.1:0', mtls)}"
+    await public.start()
+    await node.start()
+    try:
+        yield rig
+    finally:
+        await network.stop()
+        await public.stop(0.5)
+        await node.stop(0.5)
         rig.gateway.close()

@@ -1,0 +1,253 @@
+"""plait.Client and plait.AsyncClient over TLS against the gRPC door."""
+
+import asyncio
+
+import pytest
+
+from coordinator.core import events as ev
+from coordinator.gateway.generate import GenerateLimits
+from coordinator.gateway.limits import DoorLimits
+from plait.errors import (
+    AuthenticationError,
+    CancelledByClientError,
+    DeadlineError,
+    InvalidRequestError,
+    ModelError,
+    OverloadedError,
+    UnavailableError,
+)
+from plait.sdk import AsyncClient
+from plait.types import FinishReason, LayerSpan, Reason
+from tests.kit.gateway_rig import open_doors
+from tests.kit.scripted_network import FIRST, ScriptedNetwork, says
+
+ASK = [{"role": "user", "content": "Why is the sky blue?"}]
+
+
+async def test_both_clients_answer_alike() -> None:
+    async with open_doors(ScriptedNetwork(says("Rayleigh. 🦊"))) as rig:
+        async with rig.async_client() as client:
+            answer = await client.chat(ASK)
+        with rig.client() as blocking:
+            same = await asyncio.to_thread(blocking.chat, ASK)
+    assert str(answer) == same.text == "Rayleigh. 🦊"
+    assert answer.finish_reason is FinishReason.STOP
+    assert answer.completion_tokens == same.completion_tokens == 15
+    assert answer.prompt_tokens == len("<user>Why is the sky blue?<assistant>")
+    assert [hop.node_id for hop in answer.route] == ["nfirst", "nlast"]
+    assert answer.route[1].span == LayerSpan(2, 4)
+    assert answer.model == "tiny"
+    assert answer.num_attempts == 1
+
+
+async def test_a_stream_gives_deltas_then_the_result() -> None:
+    async with (
+        open_doors(ScriptedNetwork(says("a🦊b"))) as rig,
+        rig.async_client() as client,
+        client.stream("Once", top_logprobs=2) as stream,
+    ):
+        deltas = [delta async for delta in stream]
+        result = await stream.result()
+    assert "".join(map(str, deltas)) == result.text == "a🦊b"
+    assert result.token_ids == (*"a🦊b".encode(), 256)
+    assert result.scores[0].text == "a"
+    assert [top.token_id for top in result.scores[0].top] == [97, 98]
+
+
+async def test_closing_a_stream_cancels_the_generation() -> None:
+    network = ScriptedNetwork(pause_after=3)
+    async with open_doors(network) as rig, rig.async_client() as client:
+        async with client.stream("Once", max_tokens=50) as stream:
+            await anext(stream)
+        await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+        await network.wait_for(lambda: len(network.closed) == 2)
+        with pytest.raises(CancelledByClientError):
+            await stream.result()
+        assert rig.gateway.generator.num_running == 0
+
+
+async def test_closing_the_blocking_stream_cancels_too() -> None:
+    network = ScriptedNetwork(pause_after=3)
+
+    async with open_doors(network) as rig:
+        with rig.client() as client:
+
+            def read_one() -> str:
+                with client.stream("Once", max_tokens=50) as stream:
+                    return next(stream).text
+
+            assert len(await asyncio.to_thread(read_one)) == 1
+        await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+
+
+async def test_the_same_request_id_attaches_and_another_request_is_refused() -> None:
+    network = ScriptedNetwork(pause_after=4)
+    async with open_doors(network) as rig, rig.async_client() as client:
+        first = client.stream("Once", request_id="mine", max_tokens=8)
+        await anext(first)
+        second = client.stream("Once", request_id="mine", max_tokens=8)
+        await anext(second)
+        with pytest.raises(InvalidRequestError) as caught:
+            await client.generate("Twice", request_id="mine", max_tokens=8)
+        assert caught.value.param == "request_id"
+        assert caught.value.code == "request_id_in_use"
+        first.close()
+        network.go.set()
+        whole = await second.result()
+        assert whole.completion_tokens == 8
+        late = await client.generate("Once", request_id="mine", max_tokens=8)
+    assert late.text == whole.text
+    assert len(network.of(ev.RequestSubmitted)) == 1
+    assert not network.of(ev.RequestCancelled)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (Reason(code="span_unavailable", message="layers 2-3 are missing"), UnavailableError),
+        (Reason(code="queue_full", message="256 requests wait already"), OverloadedError),
+        (Reason(code="deadline_exceeded", message="too long"), DeadlineError),
+        (Reason(code="request_too_large", message="shorten it"), InvalidRequestError),
+        (Reason(code="node_lost", message="gave up after 3 chains"), UnavailableError),
+    ],
+)
+async def test_refusals_are_typed(refusal: Reason, kind: type[Exception]) -> None:
+    network = ScriptedNetwork(refusal=refusal)
+    async with open_doors(network) as rig, rig.async_client() as client:
+        with pytest.raises(kind, match=refusal.message) as caught:
+            await client.chat(ASK)
+    assert getattr(caught.value, "code", None) == refusal.code
+
+
+async def test_bad_requests_name_the_parameter() -> None:
+    async with open_doors(ScriptedNetwork()) as rig, rig.async_client() as client:
+
+        async def param_of(**options: object) -> str | None:
+            with pytest.raises(InvalidRequestError) as caught:
+                await client.generate("x", **options)  # type: ignore[arg-type]
+            return caught.value.param
+
+        assert await param_of(temperature=float("nan")) == "temperature"
+        assert await param_of(temperature=3.0) == "temperature"
+        assert await param_of(max_tokens=0) == "max_tokens"
+        assert await param_of(max_tokens=-1) == "max_tokens"
+        assert await param_of(max_tokens=10**6) == "max_tokens"
+        assert await param_of(max_tokens=10**12) == "max_tokens"
+        assert await param_of(top_p=0.0) == "top_p"
+        assert await param_of(top_logprobs=21) == "top_logprobs"
+        assert await param_of(stop=[""]) == "stop"
+        assert await param_of(stop=["a"] * 17) == "stop"
+        assert await param_of(request_id="no spaces") == "request_id"
+        assert await param_of(colour="blue") == "colour"
+        for prompt, param in [("", "prompt"), ([300], "prompt"), ("\ud800", "prompt")]:
+            with pytest.raises(InvalidRequestError) as caught:
+                await client.generate(prompt)  # type: ignore[arg-type]
+            assert caught.value.param == param
+        for turns in ([], [{"role": "tool", "content": "x"}], [{"role": "user"}]):
+            with pytest.raises(InvalidRequestError):
+                await client.chat(turns)
+        with pytest.raises(InvalidRequestError, match="leaves no room") as caught:
+            await client.generate("x" * 5000)
+        assert caught.value.code == "context_length_exceeded"
+        with pytest.raises(ModelError, match="served: tiny"):
+            await client.generate("x", model="other")
+
+
+async def test_a_wrong_key_is_refused_everywhere() -> None:
+    async with open_doors(ScriptedNetwork()) as rig, rig.async_client(key="nonsense") as client:
+        for call in (client.models(), client.status(), client.generate("x")):
+            with pytest.raises(AuthenticationError):
+                await call
+
+
+async def test_models_and_status() -> None:
+    async with open_doors(ScriptedNetwork()) as rig:
+        rig.views.is_ready = False
+        async with rig.async_client() as client:
+            (entry,) = await client.models()
+            status = await client.status()
+        with rig.client() as blocking:
+            assert await asyncio.to_thread(blocking.models) == [entry]
+            assert await asyncio.to_thread(blocking.status) == status
+    assert entry.model == "tiny"
+    assert entry.missing == (LayerSpan(2, 4),)
+    assert not entry.is_ready
+    assert entry.spec == rig.views.spec
+    assert status.network_id == "net"
+
+
+async def test_a_coordinator_that_is_away_is_named() -> None:
+    async with open_doors(ScriptedNetwork()) as rig:
+        ca = rig.ca_pem
+    async with AsyncClient("127.0.0.1:1", "key", ca, timeout_s=5) as client:
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 cannot be reached"):
+            await client.models()
+
+
+async def test_a_wrong_ca_is_refused() -> None:
+    async with open_doors(ScriptedNetwork()) as other:
+        wrong = other.ca_pem
+    async with (
+        open_doors(ScriptedNetwork()) as rig,
+        AsyncClient(rig.address, "key", wrong, timeout_s=5) as client,
+    ):
+        with pytest.raises(UnavailableError, match="CA"):
+            await client.models()
+
+
+async def test_the_clients_own_deadline() -> None:
+    network = ScriptedNetwork(is_holding=True)
+    async with open_doors(network) as rig, rig.async_client() as client:
+        stream = client.stream("x", timeout_s=0.3)
+        with pytest.raises(DeadlineError):
+            await anext(stream)
+        assert stream.waiting is not None
+        assert stream.waiting.reason == "kv_full"
+        await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+
+
+async def test_a_silent_network_is_given_up() -> None:
+    network = ScriptedNetwork(is_holding=True)
+    limits = GenerateLimits(silence_s=0.1)
+    async with open_doors(network, generate=limits) as rig, rig.async_client() as client:
+        with pytest.raises(DeadlineError, match="said nothing"):
+            await client.generate("x")
+    assert network.of(ev.RequestCancelled)
+
+
+async def test_a_break_in_mid_answer_is_a_pause_and_the_text_goes_on() -> None:
+    network = ScriptedNetwork(pause_after=5)
+    async with open_doors(network) as rig, rig.async_client() as client:
+        undisturbed = await _whole(network, client)
+        network.go.clear()
+        stream = client.stream("Once", seed=3, max_tokens=20)
+        for _ in range(5):
+            await anext(stream)
+        network.pause_after = None
+        assert network.relay is not None
+        network.relay.attach(FIRST, 2)  # the first node came back with a new stream
+        network.attach(FIRST)
+        result = await stream.result()
+    assert result.text == undisturbed
+    assert result.num_attempts == 2
+    assert network.starts[-1].open.prompt_tokens == len("Once") + 5
+    assert network.starts[-1].open.max_new_tokens == 15
+
+
+async def _whole(network: ScriptedNetwork, client: AsyncClient) -> str:
+    network.go.set()
+    return (await client.generate("Once", seed=3, max_tokens=20)).text
+
+
+async def test_too_many_generations_of_one_key() -> None:
+    network = ScriptedNetwork(pause_after=1)
+    door = DoorLimits(per_key_max=1)
+    async with open_doors(network, door=door) as rig, rig.async_client() as client:
+        async with client.stream("x", max_tokens=5) as stream:
+            await anext(stream)
+            with pytest.raises(OverloadedError, match="at most 1"):
+                await client.generate("y")
+        await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+        network.go.set()
+        await network.wait_for(lambda: rig.gateway.generator.num_running == 0)
+        assert await client.generate("z", max_tokens=2)
