@@ -1,0 +1,115 @@
+"""`plait status`: the network as its coordinator sees it, the same truth as the dashboard."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Final
+
+import typer
+
+app = typer.Typer(help="Show nodes, layers, requests and the plan.")
+CALL_S: Final = 10.0
+WATCH_S: Final = 1.0
+FAILURES_MAX: Final = 30
+
+Fetch = Callable[[], Awaitable[str]]
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The whole snapshot as one JSON object.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, once a second, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show nodes, layers, requests and the plan."""
+    if as_json and watch:
+        raise typer.BadParameter("--json and --watch exclude each other")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_watch() if watch else _show_once(as_json=as_json))
+
+
+async def _show_once(*, as_json: bool) -> None:
+    from rich.console import Console
+
+    from plait.cli.fields import Fields
+    from plait.cli.status_view import draw
+
+    async with _connected() as fetch:
+        text = await fetch()
+    view = Fields.parse(text)
+    if as_json:
+        typer.echo(text)
+    else:
+        Console().print(draw(view))
+
+
+async def _watch() -> None:
+    """A coordinator that goes away is waited for; what was last seen stays on the screen."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from plait.cli.fields import Fields
+    from plait.cli.status_view import draw
+    from plait.errors import ServiceError
+
+    shown = Text("asking the coordinator")
+    failures = 0
+    async with _connected() as fetch:
+        with Live(
+            shown, console=Console(), auto_refresh=False, vertical_overflow="visible"
+        ) as live:
+            while True:
+                try:
+                    drawn = draw(Fields.parse(await fetch()))
+                    failures = 0
+                    live.update(drawn, refresh=True)
+                except ServiceError as error:
+                    failures += 1
+                    if failures > FAILURES_MAX or not error.is_retryable:
+                        raise
+                    notice = Text(f"coordinator away: {error.message}", style="red")
+                    live.update(
+                        Group(live.renderable, notice) if failures == 1 else live.renderable
+                    )
+                    live.refresh()
+                await asyncio.sleep(WATCH_S)
+
+
+@contextlib.asynccontextmanager
+async def _connected() -> AsyncIterator[Fetch]:
+    """A way to fetch `view_json` over one channel. Raises ConfigError, PlaitError."""
+    from grpc import aio
+
+    from plait.config import ClientProfile
+    from plait.crypto.certificates import COORDINATOR_NAME
+    from plait.wire.channel import secure_channel
+    from plait.wire.reach import Address, check_reachable
+    from plait.wire.status import error_from_rpc
+    from plait.wire.v1 import admin_pb2 as pb
+    from plait.wire.v1.admin_pb2_grpc import AdminServiceStub
+
+    profile = ClientProfile.load()
+    address, ca_pem = Address.parse(profile.address), profile.ca_pem.encode()
+    await check_reachable(address, ca_pem=ca_pem, target_name=COORDINATOR_NAME)
+    channel = secure_channel(str(address), ca_pem=ca_pem, target_name=COORDINATOR_NAME)
+    stub = AdminServiceStub(channel)
+
+    async def fetch() -> str:
+        try:
+            answer = await stub.GetNetwork(
+                pb.GetNetworkRequest(),
+                timeout=CALL_S,
+                metadata=(("authorization", f"Bearer {profile.api_key}"),),
+            )
+        except aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+        return answer.view_json
+
+    try:
+        yield fetch
+    finally:
+        await channel.close()

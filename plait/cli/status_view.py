@@ -1,0 +1,206 @@
+"""A snapshot of the network for a terminal: what the dashboard shows, in the same words."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from plait.cli.fields import NOTHING, Fields
+
+DASH: Final = "-"
+OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
+REQUESTS_SHOWN: Final = 15
+STRIP_COLUMNS: Final = 64
+STYLES: Final = {
+    "serving": "green",
+    "loading": "yellow",
+    "joining": "cyan",
+    "draining": "magenta",
+    "gone": "dim",
+    "decode": "green",
+    "prefill": "cyan",
+    "opening": "cyan",
+    "queued": "yellow",
+    "failed": "red",
+    "finished": "dim",
+    "cancelled": "dim",
+}
+
+
+def draw(view: Fields) -> RenderableType:
+    """Everything."""
+    parts: list[RenderableType] = [_headline(view), Text()]
+    for model in view.many("models"):
+        parts += [_model(model), Text()]
+    parts += [_nodes(view), Text()]
+    if view.many("requests"):
+        parts += [_requests(view), Text()]
+    parts += [_plan(view), _counters(view)]
+    return Group(*parts)
+
+
+def _headline(view: Fields) -> Text:
+    nodes = view.many("nodes")
+    serving = sum(node.text("state") == "serving" for node in nodes)
+    line = Text()
+    line.append("plait ", style="bold")
+    line.append(view.text("network_id"), style="dim")
+    line.append(f"  {serving} of {len(nodes)} nodes serve")
+    return line
+
+
+def _model(model: Fields) -> Group:
+    title = Text(model.text("model_id"), style="bold")
+    title.append(f"  {model.count('num_layers')} layers, ", style="not bold dim")
+    title.append("ready", style="green") if model.flag("is_ready") else title.append(
+        "not ready", style="bold red"
+    )
+    parts: list[RenderableType] = [title, strip(model.counts("replicas_per_layer"))]
+    missing = model.spans("missing")
+    if missing:
+        spans = ", ".join(layers(span) for span in missing)
+        parts.append(Text(f"layers {spans} have no node. {model.text('advice')}", style="red"))
+    return Group(*parts)
+
+
+def strip(replicas_per_layer: Sequence[int]) -> Text:
+    """One character per layer, the number of its replicas; 0 stands out. Folds long models."""
+    line = Text()
+    for layer, replicas in enumerate(replicas_per_layer):
+        if layer and layer % STRIP_COLUMNS == 0:
+            line.append("\n")
+        symbol = str(replicas) if replicas < 10 else "+"
+        style = "bold white on red" if replicas == 0 else "black on green"
+        line.append(symbol, style=style if replicas < 2 else "black on bright_green")
+    return line
+
+
+def layers(span: tuple[int, int] | None) -> str:
+    """First and last, 0-based and inclusive."""
+    return DASH if span is None else f"{span[0]}-{span[1] - 1}"
+
+
+def _nodes(view: Fields) -> RenderableType:
+    table = _table(
+        ("node", "left"),
+        ("state", "left"),
+        ("layers", "right"),
+        ("device", "left"),
+        ("per layer", "right"),
+        ("stage", "right"),
+        ("rtt", "right"),
+        ("kv", "right"),
+        ("tokens", "right"),
+    )
+    for node in sorted(view.many("nodes"), key=_node_order):
+        state = node.text("state")
+        table.add_row(
+            Text(node.text("display_name") or node.text("node_id")),
+            Text(_state(node), style=STYLES.get(state, "")),
+            layers(node.span("span")),
+            Text(node.text("device_name") or node.text("device_kind")),
+            _ms(node.number("decode_layer_ms") or None),
+            _ms(node.number("stage_ms") or None),
+            _ms(node.number("coordinator_rtt_ms") or None),
+            f"{node.count('kv_tokens_reserved')}/{node.count('kv_tokens_max')}",
+            f"{node.count('tokens_total'):,}",
+        )
+    empty = "no node has joined: `plait token create` makes the line that lets one in"
+    if not view.many("nodes"):
+        return Text(empty, style="yellow")
+    errors = [
+        Text(f"{node.text('display_name') or node.text('node_id')}: {error}", style="red")
+        for node in view.many("nodes")
+        if (error := node.text("last_error"))
+    ]
+    return Group(table, *errors)
+
+
+def _node_order(node: Fields) -> tuple[bool, tuple[int, int], str]:
+    return node.text("state") == "gone", node.span("span") or (1 << 30, 0), node.text("node_id")
+
+
+def _state(node: Fields) -> str:
+    state, total = node.text("state"), node.count("load_total_bytes")
+    if state == "loading" and total > 0:
+        return f"{node.text('load_phase')} {100 * node.count('load_done_bytes') // total} %"
+    return state
+
+
+def _requests(view: Fields) -> Table:
+    names = {
+        node.text("node_id"): node.text("display_name") or node.text("node_id")
+        for node in view.many("nodes")
+    }
+    table = _table(
+        ("request", "left"),
+        ("state", "left"),
+        ("tokens", "right"),
+        ("ttft", "right"),
+        ("tokens/s", "right"),
+        ("route", "left"),
+    )
+    ordered = sorted(
+        view.many("requests"),
+        key=lambda request: (request.text("state") not in OPEN_STATES, request.count("age_ms")),
+    )
+    for request in ordered[:REQUESTS_SHOWN]:
+        state = request.text("state")
+        route = " > ".join(
+            f"{names.get(hop.text('node_id'), hop.text('node_id'))} {layers(hop.span('span'))}"
+            for hop in request.many("route")
+        )
+        table.add_row(
+            Text(request.text("request_id")),
+            Text(request.text("finish_reason") or state, style=STYLES.get(state, "")),
+            f"{request.count('num_generated')}/{request.count('max_new_tokens')}",
+            _ms(request.maybe("ttft_ms")),
+            f"{request.number('tokens_per_s'):.1f}" if request.number("tokens_per_s") else DASH,
+            Text(route or request.text("reason") or DASH),
+        )
+    return table
+
+
+def _plan(view: Fields) -> Text:
+    plan = view.one("plan")
+    if plan is None:
+        return Text("no plan yet", style="dim")
+    line = Text(f"plan #{plan.count('epoch')}", style="bold")
+    line.append(
+        f"  {plan.text('solver')}, {plan.text('status')}, "
+        f"{plan.number('objective_tokens_per_s'):.1f} tokens/s of at most "
+        f"{plan.number('bound_tokens_per_s'):.1f}, solved in {plan.count('solve_ms')} ms",
+        style="not bold",
+    )
+    for warning in plan.texts("warnings"):
+        line.append(f"\n  {warning}", style="not bold yellow")
+    return line
+
+
+def _counters(view: Fields) -> Text:
+    counters = view.one("counters") or Fields(NOTHING)
+    line = Text("since start", style="bold")
+    line.append(
+        f"  {counters.count('tokens_generated'):,} tokens, "
+        f"{counters.count('requests_finished')} requests finished, "
+        f"{counters.count('requests_failed')} failed, "
+        f"{counters.count('requests_cancelled')} cancelled, {view.count('num_queued')} queued, "
+        f"{counters.count('routes_broken')} routes broken",
+        style="not bold",
+    )
+    return line
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for title, justify in columns:
+        table.add_column(title, justify="right" if justify == "right" else "left")
+    return table

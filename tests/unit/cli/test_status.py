@@ -1,0 +1,82 @@
+"""`plait status` draws what the coordinator says, and survives what it does not say."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from plait.cli.fields import Fields
+from plait.cli.status_view import draw, layers, strip
+from plait.errors import FrameError
+from tests.unit.dashboard.fakes import network_view
+
+
+def shown(view: Fields) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(draw(view))
+    return console.export_text()
+
+
+def of_network(*, is_whole: bool) -> Fields:
+    return Fields.parse(json.dumps(dataclasses.asdict(network_view(is_whole=is_whole))))
+
+
+def test_a_whole_network() -> None:
+    drawn = shown(of_network(is_whole=True))
+    assert "3 of 4 nodes serve" in drawn
+    assert "111112222222222222221111111111" in drawn
+    assert "attic-3060 0-9 > lab-4090 10-19 > dorm-m2 20-29" in drawn
+    assert "fetching 33 %" in drawn
+    assert "plan #4  HiGHS, optimal, 41.7 tokens/s of at most 43.2" in drawn
+
+
+def test_missing_layers_and_errors_are_named() -> None:
+    drawn = shown(of_network(is_whole=False))
+    assert "layers 10-19 have no node. One more node" in drawn
+    assert "lab-4090: lease ended" in drawn
+
+
+def test_an_empty_network_says_what_helps() -> None:
+    view = dataclasses.replace(network_view(), nodes=(), models=(), requests=(), plan=None)
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert "plait token create" in drawn
+    assert "no plan yet" in drawn
+
+
+def test_markup_in_names_is_only_text() -> None:
+    view = network_view()
+    node = dataclasses.replace(view.nodes[0], display_name="[red]boo[/red]")
+    view = dataclasses.replace(view, nodes=(node,))
+    assert "[red]boo[/red]" in shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "5", "[" * 100_000])
+def test_no_view_is_a_clear_error(text: str) -> None:
+    with pytest.raises(FrameError, match="no view"):
+        Fields.parse(text)
+
+
+NAMES = sorted({f.name for f in dataclasses.fields(network_view())} | {"span", "route", "state"})
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), values))
+def test_any_object_can_be_drawn(content: dict[str, object]) -> None:
+    shown(Fields(content))
+
+
+def test_a_long_model_folds_and_missing_layers_stand_out() -> None:
+    drawn = strip([1] * 64 + [0, 12])
+    assert drawn.plain == "1" * 64 + "\n0+"
+    assert layers(None) == "-"
+    assert layers((3, 4)) == "3-3"
