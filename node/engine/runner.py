@@ -45,7 +45,7 @@ class Runner:
         results: dict[int, StageResult] = {}
         inputs: dict[int, Tensor] = {}
         for index, item in enumerate(items):
-            rows = self._input_rows(item)
+            rows = self.input_rows(item)
             if item.work.hidden is not None and not bool(torch.isfinite(rows).all()):
                 results[index] = _failed(item, "the hidden states that arrived hold NaN or Inf")
             else:
@@ -105,7 +105,7 @@ class Runner:
             row += item.work.num_tokens
         return chunks
 
-    def _input_rows(self, item: StepItem) -> Tensor:
+    def input_rows(self, item: StepItem) -> Tensor:
         """(num_tokens, hidden) on the device: embedded ids, or the bytes that arrived."""
         work = item.work
         if work.token_ids is not None:

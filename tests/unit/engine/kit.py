@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from transformers import (
@@ -40,7 +41,7 @@ CPU = pick_device("cpu", DType.FLOAT32)
 VOCAB = 97
 NUM_LAYERS = 3
 
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -51,8 +52,8 @@ _SIZES = {
     "rms_norm_eps": 1e-5,
     "attn_implementation": "eager",
 }
-_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-_LLAMA3 = {
+_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
+_LLAMA3: dict[str, Any] = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
     "factor": 4.0,
@@ -60,7 +61,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-_YARN = {
+_YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 1000.0,
     "factor": 4.0,
@@ -125,7 +126,9 @@ class TinyModel:
         layers = self.reference.get_submodule("model.layers")
         hooks = [
             layer.register_forward_pre_hook(
-                lambda _module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]),
+                lambda _module, args, kwargs: seen.append(
+                    args[0] if args else kwargs["hidden_states"]
+                ),
                 with_kwargs=True,
             )
             for layer in layers.children()
@@ -147,7 +150,7 @@ class TinyModel:
         return result
 
 
-def _spec(architecture: Architecture, **changes: object) -> ModelSpec:
+def _spec(architecture: Architecture, **changes: Any) -> ModelSpec:
     spec = ModelSpec(
         model_id=ModelId(f"tiny-{architecture}"),
         architecture=architecture,
@@ -163,7 +166,7 @@ def _spec(architecture: Architecture, **changes: object) -> ModelSpec:
         rope_theta=10000.0,
         eos_token_ids=(1,),
     )
-    return replace(spec, **changes)  # type: ignore[arg-type]
+    return replace(spec, **changes)
 
 
 def tiny_model(kind: str) -> TinyModel:
@@ -176,11 +179,12 @@ def tiny_model(kind: str) -> TinyModel:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.15)
-    return TinyModel(reference.eval(), spec)
+    reference.train(mode=False)
+    return TinyModel(reference, spec)
 
 
 def _llama(
-    rope: dict[str, object], scaling: RopeScaling | None, *, tied: bool = False, bias: bool = False
+    rope: dict[str, Any], scaling: RopeScaling | None, *, tied: bool = False, bias: bool = False
 ) -> tuple[PreTrainedModel, ModelSpec]:
     config = LlamaConfig(
         **_SIZES,
@@ -189,11 +193,9 @@ def _llama(
         attention_bias=bias,
         mlp_bias=bias,
     )
-    theta = rope["rope_theta"]
-    assert isinstance(theta, float)
     spec = _spec(
         Architecture.LLAMA,
-        rope_theta=theta,
+        rope_theta=rope["rope_theta"],
         rope_scaling=scaling,
         tie_embeddings=tied,
         attention_bias=bias,
@@ -332,4 +334,4 @@ def hidden_item(
 def run_rows(runner: Runner, items: list[StepItem]) -> list[torch.Tensor]:
     """Hidden rows after each item's span."""
     with torch.inference_mode():
-        return runner.forward(items, [runner._input_rows(item) for item in items])
+        return runner.forward(items, [runner.input_rows(item) for item in items])

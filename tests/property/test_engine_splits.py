@@ -1,0 +1,138 @@
+"""Every way to cut a model into stages gives transformers' logits."""
+
+from functools import cache
+from itertools import combinations, pairwise
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engine.runner import Runner
+from node.ports import StageResult
+from plait.types import LayerSpan, SamplingParams
+from tests.unit.engine.kit import (
+    KINDS,
+    NUM_LAYERS,
+    VOCAB,
+    TinyModel,
+    hidden_item,
+    ids_item,
+    make_runner,
+    make_sequence,
+    run_rows,
+    tiny_model,
+)
+
+SPLITS = [
+    tuple(LayerSpan(a, b) for a, b in pairwise((0, *cuts, NUM_LAYERS)))
+    for count in range(NUM_LAYERS)
+    for cuts in combinations(range(1, NUM_LAYERS), count)
+]
+"""All contiguous splits over 1 to NUM_LAYERS stages."""
+
+TOLERANCE = 1e-4
+_model = cache(tiny_model)
+
+
+@cache
+def _runner(kind: str, span: LayerSpan) -> Runner:
+    return make_runner(_model(kind), span)
+
+
+def _run_split(
+    kind: str, split: tuple[LayerSpan, ...], chunks: list[list[int]], *, sub_spans: bool
+) -> torch.Tensor:
+    """Logits of all tokens after every stage ran all chunks in turn.
+
+    With `sub_spans` every stage's node holds the whole model and runs a part of it.
+    """
+    model = _model(kind)
+    whole = model.spec.whole
+    runners = [_runner(kind, whole if sub_spans else span) for span in split]
+    sequences = [make_sequence(span, name=f"{kind}-{span}") for span in split]
+    rows: list[torch.Tensor] = []
+    position = 0
+    for chunk in chunks:
+        sent: StageResult | None = None
+        for runner, sequence in zip(runners, sequences, strict=True):
+            is_first = sequence.opened.span.start == 0
+            if is_first:
+                item = ids_item(sequence, position, chunk)
+            else:
+                assert sent is not None and sent.hidden is not None
+                item = hidden_item(sequence, position, sent.hidden, len(chunk))
+            if sequence is sequences[-1]:
+                rows += run_rows(runner, [item])
+            else:
+                (sent,) = runner.run([item])
+        position += len(chunk)
+    for runner, sequence in zip(runners, sequences, strict=True):
+        runner.pool.free(sequence.key)
+    with torch.inference_mode():
+        return runners[-1].stage.logits(torch.cat(rows))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    split=st.sampled_from(SPLITS),
+    chunks=st.lists(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), min_size=1, max_size=6
+    ),
+    sub_spans=st.booleans(),
+)
+def test_every_split_gives_the_same_logits(
+    kind: str, split: tuple[LayerSpan, ...], chunks: list[list[int]], sub_spans: bool
+) -> None:
+    logits = _run_split(kind, split, chunks, sub_spans=sub_spans)
+    expected = _model(kind).logits([token for chunk in chunks for token in chunk])
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_all_splits_of_all_families() -> None:
+    """Not left to chance: each split of each family once."""
+    for kind in KINDS:
+        for split in SPLITS:
+            logits = _run_split(kind, split, [[3, 1, 4, 1, 5, 9], [2], [6]], sub_spans=False)
+            expected = _model(kind).logits([3, 1, 4, 1, 5, 9, 2, 6])
+            torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(["llama", "qwen3", "mistral"]),
+    prompts=st.lists(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12), min_size=2, max_size=6
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_who_shares_the_batch_changes_no_token(
+    kind: str, prompts: list[list[int]], seed: int
+) -> None:
+    model = _model(kind)
+    sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=seed)
+    together = _generate(model, prompts, sampling)
+    for prompt, tokens in zip(prompts, together, strict=True):
+        assert _generate(model, [prompt], sampling)[0] == tokens
+
+
+def _generate(
+    model: TinyModel, prompts: list[list[int]], sampling: SamplingParams
+) -> list[list[int]]:
+    whole = model.spec.whole
+    runner = _runner(model.spec.model_id.removeprefix("tiny-"), whole)
+    sequences = [make_sequence(whole, name=f"r{i}", sampling=sampling) for i in range(len(prompts))]
+    tokens: list[list[int]] = [[] for _ in prompts]
+    for step in range(4):
+        items = [
+            ids_item(sequence, 0, prompt, sample=True)
+            if step == 0
+            else ids_item(sequence, len(prompt) + step - 1, drawn[-1:], sample=True)
+            for sequence, prompt, drawn in zip(sequences, prompts, tokens, strict=True)
+        ]
+        for drawn, result in zip(tokens, runner.run(items), strict=True):
+            assert result.token_id is not None
+            drawn.append(result.token_id)
+    for sequence in sequences:
+        runner.pool.free(sequence.key)
+    return tokens

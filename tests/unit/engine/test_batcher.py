@@ -1,0 +1,214 @@
+"""Admission and order: what is open, what waits, what goes into a step."""
+
+from collections.abc import Sequence as Rows
+
+import pytest
+
+from node.engine.batcher import Batcher
+from node.ports import SequenceOpen, StageWork
+from plait.errors import FrameError, OverloadedError, UnavailableError
+from plait.types import DType, HeldSpan, LayerSpan, ModelId, RequestId, SamplingParams
+from tests.unit.engine.kit import tiny_model
+
+SPEC = tiny_model("llama").spec
+HELD = HeldSpan(
+    model_id=ModelId("tiny"),
+    span=LayerSpan(0, 3),
+    allocation_epoch=1,
+    digest="",
+    weight_bytes=0,
+    read_bytes=0,
+    kv_tokens_max=100,
+)
+
+
+def make_batcher(*, step_tokens_max: int = 8, queue_tokens_max: int = 64) -> Batcher:
+    batcher = Batcher(step_tokens_max=step_tokens_max, queue_tokens_max=queue_tokens_max)
+    batcher.hold(SPEC, HELD)
+    return batcher
+
+
+def opened(
+    name: str = "a",
+    *,
+    epoch: int = 1,
+    kv_tokens: int = 40,
+    span: LayerSpan = HELD.span,
+    sampling: SamplingParams | None = None,
+    penalty_ids: tuple[int, ...] = (),
+) -> SequenceOpen:
+    return SequenceOpen(
+        request_id=RequestId(name),
+        epoch=epoch,
+        span=span,
+        kv_tokens=kv_tokens,
+        wire_dtype=DType.FLOAT32,
+        sampling=sampling or SamplingParams(),
+        penalty_prompt_ids=penalty_ids,
+    )
+
+
+def work(name: str = "a", position: int = 0, ids: Rows[int] = (1,), *, epoch: int = 1) -> StageWork:
+    return StageWork(RequestId(name), epoch, position, len(ids), token_ids=ids)
+
+
+def taken_names(batcher: Batcher) -> list[tuple[str, int]]:
+    return [(item.work.request_id, item.work.position) for item in batcher.take()[1]]
+
+
+def test_kv_is_reserved_whole_and_given_back() -> None:
+    batcher = make_batcher()
+    batcher.open(opened("a", kv_tokens=60))
+    with pytest.raises(OverloadedError) as refused:
+        batcher.open(opened("b", kv_tokens=41))
+    assert refused.value.code == "kv_full"
+    assert (batcher.kv_tokens_reserved, batcher.num_sequences) == (60, 1)
+    batcher.close(RequestId("a"), 1)
+    batcher.close(RequestId("a"), 1)
+    batcher.close(RequestId("never"), 9)
+    assert (batcher.kv_tokens_reserved, batcher.num_sequences) == (0, 0)
+    batcher.open(opened("b", kv_tokens=41))
+
+
+def test_a_newer_epoch_takes_the_place_of_an_older_one() -> None:
+    batcher = make_batcher()
+    batcher.open(opened(kv_tokens=80))
+    batcher.submit(work(ids=[1, 2, 3]))
+    batcher.open(opened(epoch=2, kv_tokens=90))
+    assert batcher.kv_tokens_reserved == 90 and batcher.queue_tokens == 0
+    assert not batcher.submit(work(position=3))  # the old epoch's frame comes late
+    assert batcher.submit(work(epoch=2))
+    closed, items = batcher.take()
+    assert closed == [("a", 1)] and [item.work.epoch for item in items] == [2]
+    batcher.close(RequestId("a"), 1)
+    assert batcher.num_sequences == 1
+    batcher.close(RequestId("a"), 3)
+    assert batcher.num_sequences == 0
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_old_epoch_is_refused(epoch: int) -> None:
+    batcher = make_batcher()
+    batcher.open(opened(epoch=2))
+    with pytest.raises(FrameError):
+        batcher.open(opened(epoch=epoch))
+    assert batcher.kv_tokens_reserved == 40
+
+
+@pytest.mark.parametrize("kv_tokens", [0, -5, 129])
+def test_impossible_reservations_are_refused(kv_tokens: int) -> None:
+    with pytest.raises(FrameError):
+        make_batcher().open(opened(kv_tokens=kv_tokens))
+
+
+def test_a_span_that_is_not_held_is_refused() -> None:
+    with pytest.raises(UnavailableError) as refused:
+        Batcher(step_tokens_max=8, queue_tokens_max=8).open(opened())
+    assert refused.value.code == "span_not_held"
+    with pytest.raises(UnavailableError):
+        make_batcher().open(opened(span=LayerSpan(2, 4)))
+
+
+def test_penalty_ids_outside_the_vocabulary_are_refused() -> None:
+    with pytest.raises(FrameError):
+        make_batcher().open(opened(penalty_ids=(5, 97)))
+
+
+def test_a_step_takes_one_work_of_a_sequence_in_order() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b"):
+        batcher.open(opened(name))
+    batcher.submit(work("a", 0, [1, 2]))
+    batcher.submit(work("a", 2, [3]))
+    batcher.submit(work("b", 0, [4]))
+    batcher.submit(work("a", 3, [5]))
+    assert taken_names(batcher) == [("a", 0), ("b", 0)]
+    assert taken_names(batcher) == [("a", 2)]
+    assert taken_names(batcher) == [("a", 3)]
+    assert batcher.queue_tokens == 0 and not batcher.has_work
+
+
+def test_a_step_stays_within_its_tokens_and_starves_nobody() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b", "c"):
+        batcher.open(opened(name, kv_tokens=30))
+    batcher.submit(work("a", 0, [1] * 5))
+    batcher.submit(work("b", 0, [1] * 20))  # more than a step holds
+    batcher.submit(work("c", 0, [1] * 3))
+    assert taken_names(batcher) == [("a", 0), ("c", 0)]
+    batcher.submit(work("c", 3, [1]))
+    assert taken_names(batcher) == [("b", 0)]
+    assert taken_names(batcher) == [("c", 3)]
+
+
+def test_the_queue_is_bounded() -> None:
+    batcher = make_batcher(queue_tokens_max=10)
+    batcher.open(opened(kv_tokens=50))
+    batcher.submit(work(ids=[1] * 6))
+    with pytest.raises(OverloadedError) as refused:
+        batcher.submit(work(position=6, ids=[1] * 5))
+    assert refused.value.code == "queue_full" and batcher.queue_tokens == 6
+    assert batcher.submit(work(position=6, ids=[1] * 4))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        work(position=1),
+        work(position=-1),
+        work(ids=[]),
+        work(ids=[1] * 41),
+        work(ids=[97]),
+        work(ids=[-1]),
+        StageWork(RequestId("a"), 1, 0, 2, token_ids=[1]),
+        StageWork(RequestId("a"), 1, 0, 1, hidden=bytes(48 * 4)),
+    ],
+)
+def test_works_that_do_not_fit_are_refused(bad: StageWork) -> None:
+    batcher = make_batcher()
+    batcher.open(opened())
+    with pytest.raises(FrameError):
+        batcher.submit(bad)
+    assert not batcher.has_work and batcher.submit(work())
+
+
+@pytest.mark.parametrize(
+    ("hidden", "dtype", "fits"),
+    [
+        (bytes(2 * 48 * 4), DType.FLOAT32, True),
+        (bytes(2 * 48 * 2), DType.BFLOAT16, True),
+        (bytes(2 * 48 * 4), DType.FLOAT16, False),
+        (bytes(2 * 48 * 4 - 1), DType.FLOAT32, False),
+        (None, DType.FLOAT32, False),
+    ],
+)
+def test_hidden_states_have_the_models_width(
+    hidden: bytes | None, dtype: DType, fits: bool
+) -> None:
+    batcher = make_batcher()
+    batcher.open(opened(span=LayerSpan(1, 2)))
+    arrived = StageWork(RequestId("a"), 1, 0, 2, hidden=hidden, dtype=dtype)
+    if fits:
+        assert batcher.submit(arrived)
+    else:
+        with pytest.raises(FrameError):
+            batcher.submit(arrived)
+
+
+def test_a_position_may_not_come_twice() -> None:
+    batcher = make_batcher()
+    batcher.open(opened())
+    batcher.submit(work(ids=[1, 2]))
+    batcher.take()
+    with pytest.raises(FrameError):
+        batcher.submit(work(ids=[1, 2]))
+    assert batcher.submit(work(position=2))
+
+
+def test_dropping_returns_what_waits() -> None:
+    batcher = make_batcher()
+    batcher.open(opened())
+    batcher.submit(work())
+    assert [w.request_id for w in batcher.drop()] == ["a"]
+    assert not batcher.has_work and batcher.kv_tokens_reserved == 0
+    assert not batcher.submit(work(position=1))

@@ -1,0 +1,165 @@
+"""The sampler against naive twins, and against what it promises about seeds."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from node.engine.philox import uniform
+from node.engine.sampler import SequenceSampler, distribution, draw_rows
+from plait.types import SamplingParams
+
+LOGITS = torch.randn(50, generator=torch.Generator().manual_seed(11)) * 2
+
+
+def naive_distribution(logits: list[float], params: SamplingParams) -> list[float]:
+    """The definition, token by token."""
+    scaled = [value / params.temperature for value in logits]
+    order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))
+    if params.top_k:
+        order = order[: params.top_k]
+    peak = max(scaled)
+    weights = {i: math.exp(scaled[i] - peak) for i in order}
+    total = sum(weights.values())
+    weights = {i: w / total for i, w in weights.items()}
+    kept: dict[int, float] = {}
+    reached = 0.0
+    for i in order:
+        if reached >= params.top_p and kept:
+            break
+        kept[i] = weights[i]
+        reached += weights[i]
+    likeliest = max(kept.values())
+    kept = {i: w for i, w in kept.items() if w >= params.min_p * likeliest}
+    total = sum(kept.values())
+    return [kept.get(i, 0.0) / total for i in range(len(scaled))]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.3),
+        SamplingParams(top_k=5),
+        SamplingParams(top_k=1),
+        SamplingParams(top_p=0.6),
+        SamplingParams(top_p=1e-9),
+        SamplingParams(min_p=0.2),
+        SamplingParams(temperature=1.7, top_k=20, top_p=0.8, min_p=0.1),
+        SamplingParams(top_k=1000),
+    ],
+)
+def test_distribution_is_the_naive_one(params: SamplingParams) -> None:
+    expected = torch.tensor(naive_distribution(LOGITS.tolist(), params), dtype=torch.float64)
+    torch.testing.assert_close(distribution(LOGITS, params), expected, atol=1e-7, rtol=1e-5)
+
+
+def test_nucleus_larger_than_the_probe_is_exact() -> None:
+    flat = torch.randn(3000, generator=torch.Generator().manual_seed(2)) * 0.1
+    params = SamplingParams(top_p=0.9)
+    expected = torch.tensor(naive_distribution(flat.tolist(), params), dtype=torch.float64)
+    got = distribution(flat, params)
+    assert int((got > 0).sum()) == int((expected > 0).sum()) > 512
+    torch.testing.assert_close(got, expected, atol=1e-7, rtol=1e-4)
+
+
+def test_draws_follow_the_distribution() -> None:
+    params = SamplingParams(temperature=0.8, top_k=6, seed=5)
+    sampler = SequenceSampler(params)
+    num_draws = 4000
+    counts = Counter(sampler.draw(LOGITS, position).token_id for position in range(num_draws))
+    expected = distribution(LOGITS, params)
+    assert set(counts) <= set(expected.nonzero().flatten().tolist())
+    chi_square = sum(
+        (counts[i] - num_draws * p) ** 2 / (num_draws * p)
+        for i, p in enumerate(expected.tolist())
+        if p > 0
+    )
+    assert chi_square < 25  # 5 degrees of freedom: once in 7000 seeds
+
+
+def test_a_draw_depends_on_seed_and_position_only() -> None:
+    params = SamplingParams(seed=9, top_p=0.95)
+    other = [torch.randn(50) for _ in range(3)]
+    alone = SequenceSampler(params).draw(LOGITS, 17).token_id
+    rows = torch.stack([other[0], LOGITS, other[1], other[2]])
+    samplers = [
+        SequenceSampler(SamplingParams(seed=1)),
+        SequenceSampler(params),
+        SequenceSampler(SamplingParams(temperature=0.0)),
+        SequenceSampler(SamplingParams(seed=9, top_k=3)),
+    ]
+    assert draw_rows(rows, samplers, [3, 17, 99, 17])[1].token_id == alone
+    seeds = {SequenceSampler(SamplingParams(seed=s)).draw(LOGITS, 17).token_id for s in range(40)}
+    positions = {SequenceSampler(params).draw(LOGITS, p).token_id for p in range(40)}
+    assert len(seeds) > 3 and len(positions) > 3
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    greedy = SequenceSampler(SamplingParams(temperature=0.0))
+    assert greedy.is_plain_greedy
+    rows = torch.stack([LOGITS, LOGITS.flip(0)])
+    drawn = draw_rows(rows, [greedy, greedy], [0, 0])
+    assert [d.token_id for d in drawn] == rows.argmax(dim=-1).tolist()
+    assert drawn[0].logprob is None
+
+
+def naive_penalised(
+    logits: list[float], params: SamplingParams, prompt: list[int], generated: list[int]
+) -> list[float]:
+    scores = list(logits)
+    for token in set(prompt) | set(generated):
+        old = scores[token]
+        repetition = params.repetition_penalty
+        scores[token] = old / repetition if old > 0 else old * repetition
+    for token in set(generated):
+        scores[token] -= generated.count(token) * params.frequency_penalty
+        scores[token] -= params.presence_penalty
+    return scores
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0.0, presence_penalty=1.5),
+        SamplingParams(temperature=0.0, frequency_penalty=0.7),
+        SamplingParams(temperature=0.0, frequency_penalty=-0.4, presence_penalty=0.2),
+        SamplingParams(temperature=0.0, repetition_penalty=1.8),
+        SamplingParams(temperature=0.0, repetition_penalty=0.6, frequency_penalty=0.5),
+    ],
+)
+def test_penalties_are_the_naive_ones(params: SamplingParams) -> None:
+    prompt, generated = [4, 8, 8, 30], [int(LOGITS.argmax()), 8, 2]
+    sampler = SequenceSampler(params, prompt, generated)
+    for position in range(12):
+        scores = naive_penalised(LOGITS.tolist(), params, prompt, generated)
+        expected = max(range(len(scores)), key=lambda i: (scores[i], -i))
+        token = sampler.draw(LOGITS, position).token_id
+        assert token == expected
+        generated.append(token)
+
+
+def test_a_resumed_request_draws_what_it_would_have_drawn() -> None:
+    params = SamplingParams(seed=3, frequency_penalty=0.8, presence_penalty=0.3)
+    whole = SequenceSampler(params, [1, 2])
+    drawn = [whole.draw(LOGITS, position).token_id for position in range(2, 22)]
+    resumed = SequenceSampler(params, [1, 2], drawn[:9])
+    assert [resumed.draw(LOGITS, p).token_id for p in range(11, 22)] == drawn[9:]
+
+
+def test_logprobs_come_before_penalties_and_temperature() -> None:
+    params = SamplingParams(temperature=0.1, presence_penalty=2.0, top_logprobs=3)
+    drawn = SequenceSampler(params, (), [int(LOGITS.argmax())]).draw(LOGITS, 0)
+    expected = torch.log_softmax(LOGITS, dim=-1)
+    assert drawn.logprob == pytest.approx(float(expected[drawn.token_id]))
+    assert [entry.token_id for entry in drawn.top_logprobs] == expected.topk(3).indices.tolist()
+    chosen_only = SequenceSampler(SamplingParams(top_logprobs=0)).draw(LOGITS, 0)
+    assert chosen_only.logprob is not None and chosen_only.top_logprobs == ()
+
+
+def test_uniform_numbers_fill_the_unit_interval() -> None:
+    numbers = torch.tensor([uniform(7, position) for position in range(2000)])
+    assert float(numbers.min()) >= 0.0 and float(numbers.max()) < 1.0
+    assert float(numbers.mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(numbers.std()) == pytest.approx(12**-0.5, abs=0.02)
