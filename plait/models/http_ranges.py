@@ -15,7 +15,6 @@ _BACKOFF_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
-_BLOCK_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ class RangeClient:
             _check_version(file, response)
             _check_range(file, response, start, end)
             left = end - start
-            for block in response.iter_bytes(_BLOCK_BYTES):
+            for block in response.iter_raw():  # as it arrives: nothing is lost when it breaks off
                 if len(block) > left:
                     raise WeightsError(f"{file.label}: the server sent more than it was asked for")
                 left -= len(block)
@@ -153,6 +152,11 @@ def _check_version(file: RemoteFile, response: httpx.Response) -> None:
 
 
 def _check_range(file: RemoteFile, response: httpx.Response, start: int, end: int) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise WeightsError(
+            f"{file.label}: the server compresses ranges, which was not asked for",
+            reason="weights_unavailable",
+        )
     if response.status_code == 200:
         if start == 0 and end == file.size_bytes:
             return

