@@ -49,6 +49,8 @@ def error_response(error: PlaitError) -> Response:
     """The error as a response, with Retry-After where a retry helps."""
     status = status_of(error)
     headers = {"retry-after": _RETRY_AFTER_S[status]} if status in _RETRY_AFTER_S else {}
+    if status in (408, 413):  # the rest of the body will not be read
+        headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return json_response(error_object(error), status, headers)
