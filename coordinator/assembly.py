@@ -79,6 +79,8 @@ def assemble(
             kv_tokens_min=config.kv_tokens_min,
             queue_max=config.queue_max,
             wait_limit_ms=config.request_wait_ms,
+            first_plan_nodes_min=config.nodes_min,
+            first_plan_wait_ms=config.plan_wait_ms,
         ),
         rng=random.Random(seed),
         network_id=authority.network_id,

@@ -93,7 +93,7 @@ async def coordinator(
     """A coordinator that serves inside the block.
 
     Raises ConfigError (ports, keys, store, broker) and ModelError before anything serves. A part
-    that fails later ends the block with an ExceptionGroup.
+    that fails later is a bug: it ends the block with its own exception.
     """
     clock = clock if clock is not None else SystemClock()
     models = await asyncio.to_thread(served_models, config.models)
@@ -175,6 +175,10 @@ async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]
             finally:
                 for task in running:
                     task.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from None
     finally:
         parts.gateway.close()
         parts.journal.stop()

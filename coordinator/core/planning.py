@@ -24,10 +24,6 @@ def ask_plan(state: CoreState) -> None:
         planning.first_asked_ms = now_ms
     latest_ms = planning.first_asked_ms + limits.solve_debounce_max_ms
     planning.solve_at_ms = min(latest_ms, now_ms + limits.solve_debounce_ms)
-    if planning.epoch == 0:
-        num_profiled = sum(node.profile is not None for node in state.nodes.values())
-        if num_profiled < limits.first_plan_nodes_min:
-            planning.solve_at_ms = planning.first_asked_ms + limits.first_plan_wait_ms
     state.timers.at(planning.solve_at_ms, TimerKind.SOLVE)
 
 

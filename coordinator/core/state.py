@@ -49,8 +49,6 @@ class Limits:
     first_plan_wait_ms: int = 3_000
     solve_debounce_ms: int = 500
     solve_debounce_max_ms: int = 3_000
-    first_plan_nodes_min: int = 1
-    first_plan_wait_ms: int = 3_000
     solve_limit_ms: int = 30_000
     solve_time_limit_s: float = 10.0
     load_stall_ms: int = 180_000

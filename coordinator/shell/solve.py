@@ -37,7 +37,7 @@ class Solver:
     """
 
     def __init__(
-        self, inbox: Inbox, *, command: Sequence[str] = COMMAND, grace_s: float = 10.0
+        self, inbox: Inbox, *, command: Sequence[str] = COMMAND, grace_s: float = 5.0
     ) -> None:
         self._inbox = inbox
         self._command = tuple(command)

@@ -1,8 +1,8 @@
 """The solver's own process: `python -m coordinator.shell.solve_process`.
 
 Questions come on standard input and answers go to standard output, each as 8 bytes of length and a
-pickle; both ends are the same program on the same machine. Solvers print from C, so standard
-output is kept for answers and everything else is sent to standard error.
+pickle; both ends are the same program on the same machine. Solvers print from C, so what they
+write to standard output goes nowhere.
 """
 
 import os
@@ -35,7 +35,7 @@ def solve(problem: AllocationProblem, trouble: str | None) -> Answer:
 def main() -> None:
     """Answer until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     while (content := _read(sys.stdin.buffer)) is not None:
         question: Question = pickle.loads(content)
         payload = pickle.dumps(solve(*question))

@@ -11,6 +11,7 @@ from typing import Final
 
 from coordinator.shell.authority import Authority
 from coordinator.shell.broker import EmbeddedBroker
+from coordinator.shell.servers import check_free
 from coordinator.shell.telemetry import TelemetrySubscriber
 from coordinator.shell.telemetry_view import TelemetryView
 from plait.clock import Clock
@@ -78,6 +79,7 @@ async def telemetry_hub(
     if url is not None:
         yield hub(url, _operators_broker(url, authority, folder), None)
     elif listen is not None:
+        check_free(*listen, flag="--mqtt-listen")
         broker = EmbeddedBroker(
             secret=secrets.token_bytes(32),
             prefix=prefix,

@@ -132,8 +132,7 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
 
 def _pull(model: str) -> "ModelSpec":
     """The model's weights on this machine, with a progress bar, and its shape."""
-    from plait.models import load_spec
-    from plait.models.pull import pull, resolve
+    from plait.models import load_spec, pull, resolve
 
     source = resolve(model)
     columns = (

@@ -1,0 +1,325 @@
+"""A whole coordinator in this process, and a scripted node that speaks its protocols for real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from grpc import aio
+
+from coordinator.config import CoordinatorConfig, Listen
+from coordinator.core.view import NetworkView
+from coordinator.main import Announcement, coordinator
+from coordinator.shell.journal import read_entries
+from node.agent.enrol import enrol
+from node.agent.identity import NodeCredentials
+from plait.cli.network_json import network_from_json
+from plait.crypto.certificates import COORDINATOR_NAME
+from plait.errors import ConfigError
+from plait.types import HeldSpan, LayerSpan, ModelId, NodeLoad
+from plait.wire import codec
+from plait.wire.channel import secure_channel
+from plait.wire.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    control_pb2,
+    control_pb2_grpc,
+    data_pb2,
+    data_pb2_grpc,
+    gateway_pb2,
+    gateway_pb2_grpc,
+)
+from tests.kit.tiny_model import write_tiny_model
+from tests.kit.wait import until
+from tests.unit.shell.test_journal import PROFILE
+
+ANSWER = b"blue light"
+LOAD = NodeLoad(
+    kv_tokens_reserved=0,
+    num_requests=0,
+    stage_ms=1.0,
+    tokens_total=0,
+    sent_bytes_total=0,
+    frames_dropped_total=0,
+    queue_tokens=0,
+)
+
+
+def config_for(folder: Path, **changes: object) -> CoordinatorConfig:
+    settings: dict[str, object] = {
+        "models": (str(folder / "tiny"),),
+        "public": Listen("127.0.0.1", 0, "--listen"),
+        "node": Listen("127.0.0.1", 0, "--node-listen"),
+        "http": Listen("127.0.0.1", 0, "--http-listen"),
+        "mqtt": Listen("127.0.0.1", 0, "--mqtt-listen"),
+        "state_dir": folder / "state",
+        "kv_tokens_min": 64,
+        "plan_wait_ms": 100,
+        "is_profile_written": False,
+        "is_dashboard_enabled": False,
+    }
+    return CoordinatorConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class ScriptedNode:
+    """Loads whatever it is told in no time and answers every request with ANSWER; a silent one
+    opens the route and says no more."""
+
+    credentials: NodeCredentials
+    incarnation: int = 1
+    span: LayerSpan | None = None
+    closed: list[str] = field(default_factory=list)
+    evicted: str = ""
+    telemetry: str = ""
+    digest: str = ""
+    is_silent: bool = False
+
+    def channel(self) -> aio.Channel:
+        tls = self.credentials.tls
+        return secure_channel(
+            self.credentials.node_address,
+            ca_pem=self.credentials.ca_pem,
+            target_name=COORDINATOR_NAME,
+            certificate_pem=tls.certificate_pem,
+            key_pem=tls.key_pem,
+        )
+
+    def report(self, **what: object) -> control_pb2.NodeReport:
+        return control_pb2.NodeReport(incarnation=self.incarnation, **what)  # type: ignore[arg-type]
+
+    async def run(self) -> None:
+        async with self.channel() as channel, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._control(channel))
+            tasks.create_task(self._gateway(channel))
+
+    async def _control(self, channel: aio.Channel) -> None:
+        call = control_pb2_grpc.ControlServiceStub(channel).Attach()
+        hello = control_pb2.Hello(protocol_version=1, display_name="s", addresses=["127.0.0.1:9"])
+        await call.write(self.report(hello=hello))
+        beat = asyncio.create_task(self._beat(call))
+        try:
+            async for command in call:
+                await self._obey(call, command)
+        except aio.AioRpcError:
+            pass
+        finally:
+            beat.cancel()
+
+    async def _beat(
+        self, call: "aio.StreamStreamCall[control_pb2.NodeReport, control_pb2.NodeCommand]"
+    ) -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            await call.write(self.report(heartbeat=codec.load_to_proto(LOAD)))
+
+    async def _obey(
+        self,
+        call: "aio.StreamStreamCall[control_pb2.NodeReport, control_pb2.NodeCommand]",
+        command: control_pb2.NodeCommand,
+    ) -> None:
+        match command.WhichOneof("command"):
+            case "welcome":
+                self.telemetry = command.welcome.telemetry_url
+                self.digest = command.welcome.models[0].source.digest
+                await call.write(self.report(profiled=codec.profile_to_proto(PROFILE)))
+            case "assign_span":
+                assign = command.assign_span
+                self.span = codec.span_from_proto(assign.span)
+                held = HeldSpan(
+                    model_id=ModelId(assign.model_id),
+                    span=self.span,
+                    allocation_epoch=assign.allocation_epoch,
+                    digest=self.digest,
+                    weight_bytes=1,
+                    read_bytes=1,
+                    kv_tokens_max=512,
+                )
+                loaded = control_pb2.SpanLoaded(held=codec.held_span_to_proto(held))
+                await call.write(self.report(span_loaded=loaded))
+            case "evict":
+                self.evicted = command.evict.reason
+
+    async def _gateway(self, channel: aio.Channel) -> None:
+        call = data_pb2_grpc.GatewayLinkServiceStub(channel).Exchange()
+        attach = data_pb2.LinkAttach(incarnation=self.incarnation)
+        await call.write(data_pb2.NodeToGateway(attach=attach))
+        try:
+            async for message in call:
+                if message.WhichOneof("body") == "close":
+                    self.closed.append(message.close.request_id)
+                    continue
+                answers = _answers(message.start)
+                for answer in answers[:1] if self.is_silent else answers:
+                    await call.write(answer)
+        except aio.AioRpcError:
+            pass
+
+
+def _answers(start: data_pb2.StartRequest) -> list[data_pb2.NodeToGateway]:
+    ticket = data_pb2.TicketPayload.FromString(start.open.ticket.payload)
+    opened = data_pb2.Opened(request_id=ticket.request_id, epoch=ticket.epoch)
+    answers = [data_pb2.NodeToGateway(opened=opened)]
+    ids = [*(_byte_id(byte) for byte in ANSWER), 256]
+    for number, token_id in enumerate(ids):
+        is_last = number == len(ids) - 1
+        token = data_pb2.SampledToken(
+            request_id=ticket.request_id,
+            epoch=ticket.epoch,
+            position=len(start.prompt_token_ids) + number,
+            token_id=token_id,
+            finish_reason=common_pb2.FINISH_REASON_STOP if is_last else 0,  # type: ignore[arg-type]
+        )
+        answers.append(data_pb2.NodeToGateway(token=token))
+    return answers
+
+
+def _byte_id(byte: int) -> int:
+    from tokenizers import pre_tokenizers  # noqa: PLC0415
+
+    letter = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(chr(byte))[0][0]
+    return sorted(pre_tokenizers.ByteLevel.alphabet()).index(letter)
+
+
+@asynccontextmanager
+async def scripted_node(news: Announcement, home: Path) -> AsyncIterator[ScriptedNode]:
+    token = news.join_command.rpartition(" ")[2]
+    node = ScriptedNode(await enrol(news.public_address, token, home, "s"))
+    task = asyncio.create_task(node.run())
+    try:
+        yield node
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def public_channel(news: Announcement, state_dir: Path) -> aio.Channel:
+    return secure_channel(
+        news.public_address,
+        ca_pem=(state_dir / "authority" / "ca.crt").read_bytes(),
+        target_name=COORDINATOR_NAME,
+    )
+
+
+def bearer(key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {key}"),)
+
+
+async def network_with(
+    admin: "admin_pb2_grpc.AdminServiceAsyncStub", key: str, *, requests_finished: int
+) -> NetworkView:
+    """The view, once it counts so many finished requests: it is up to 250 ms old."""
+    request = admin_pb2.GetNetworkRequest()
+    async with asyncio.timeout(5):
+        while True:
+            response = await admin.GetNetwork(request, metadata=bearer(key))
+            view = network_from_json(response.view_json)
+            if view.counters.requests_finished == requests_finished:
+                return view
+            await asyncio.sleep(0.05)
+
+
+async def wait_ready(news: Announcement) -> None:
+    async with asyncio.timeout(20), httpx.AsyncClient() as client:
+        while (await client.get(f"{news.http_url}/ready")).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_a_node_joins_is_planned_with_and_answers_clients_through_both_doors(
+    tmp_path: Path,
+) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    config = config_for(tmp_path)
+    async with AsyncExitStack() as stack:
+        news = await stack.enter_async_context(coordinator(config))
+        nodes = scripted_node(news, tmp_path / "node")
+        async with nodes as node:
+            await wait_ready(news)
+            assert node.span == LayerSpan(0, 4)
+            assert node.telemetry.startswith("mqtts://:")
+            assert news.client_key is not None
+            async with public_channel(news, config.state_dir) as channel:
+                stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+                request = gateway_pb2.GenerateRequest(prompt="why?", max_tokens=32)
+                call = stub.Generate(request, metadata=bearer(news.client_key))
+                events = [event async for event in call]
+                text = "".join(e.delta.text for e in events if e.WhichOneof("event") == "delta")
+                assert text.encode() == ANSWER
+                assert events[-1].finished.reason == common_pb2.FINISH_REASON_STOP
+                admin = admin_pb2_grpc.AdminServiceStub(channel)
+                key = (config.state_dir / "admin.key").read_text()
+                view = await network_with(admin, key, requests_finished=1)
+                assert [n.state for n in view.nodes] == ["serving"]
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await admin.GetNetwork(
+                        admin_pb2.GetNetworkRequest(), metadata=bearer(news.client_key)
+                    )
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            body = {"model": news.models[0], "messages": [{"role": "user", "content": "why?"}]}
+            async with httpx.AsyncClient() as client:
+                headers = {"authorization": f"Bearer {news.client_key}"}
+                url = f"{news.http_url}/v1/chat/completions"
+                answer = (await client.post(url, json=body, headers=headers)).json()
+            assert answer["choices"][0]["message"]["content"].encode() == ANSWER
+            await stack.aclose()
+            assert node.evicted == "coordinator_stopping"
+    kinds = [type(event).__name__ for _, event in read_entries(config.state_dir / "journal")]
+    assert kinds.count("RequestSubmitted") == kinds.count("LastTokenSent") == 2
+
+
+@pytest.mark.slow
+async def test_a_client_that_leaves_frees_the_node(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    config = config_for(tmp_path, is_mqtt_enabled=False)
+    async with coordinator(config) as news, scripted_node(news, tmp_path / "node") as node:
+        node.is_silent = True
+        await wait_ready(news)
+        assert node.telemetry == ""
+        async with public_channel(news, config.state_dir) as channel:
+            stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+            request = gateway_pb2.GenerateRequest(prompt="why?", max_tokens=32, request_id="r1")
+            call = stub.Generate(request, metadata=bearer(news.client_key or ""))
+            async for event in call:
+                if event.WhichOneof("event") == "routed":
+                    break
+            call.cancel()
+        await until(lambda: node.closed == ["r1"], timeout_s=1, what="the KV's release")
+
+
+@pytest.mark.slow
+async def test_a_network_outlives_its_coordinators_process(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    tokens = (tmp_path / "join" / "a.token",)
+    config = config_for(tmp_path, is_mqtt_enabled=False, token_files=tokens)
+    async with coordinator(config) as first:
+        key = (config.state_dir / "admin.key").read_text()
+        token = tokens[0].read_text()
+        assert first.client_key is not None
+    async with coordinator(config) as second:
+        assert second.network_id == first.network_id
+        assert (config.state_dir / "admin.key").read_text() == key
+        assert second.client_key is None
+        assert tokens[0].read_text() == token
+        credentials = await enrol(second.public_address, token, tmp_path / "node", "s")
+        assert credentials.network_id == first.network_id
+    assert (config.state_dir / "admin.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["public", "node", "http", "mqtt"])
+async def test_a_taken_port_is_named_with_its_flag(tmp_path: Path, name: str) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with taken:
+        port = taken.sockets[0].getsockname()[1]
+        flag = {"public": "--listen", "node": "--node-listen", "http": "--http-listen"}
+        listen = Listen("127.0.0.1", port, flag.get(name, "--mqtt-listen"))
+        with pytest.raises(ConfigError, match=f"{port}.*in use.*{listen.flag}"):
+            async with coordinator(config_for(tmp_path, **{name: listen})):
+                pass
