@@ -13,7 +13,8 @@ from node.engine.memory import plan_memory
 from node.engine.runner import Runner
 from node.ports import LoadProgress
 from plait.errors import ModelError, WeightsError
-from plait.models.source import TensorSource
+from plait.models.opening import prefetch
+from plait.models.source import TensorSource, span_tensor_names
 from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
 
 OpenSource = Callable[[ModelSource], TensorSource]
@@ -70,6 +71,8 @@ class Loader:
         opened = self._open_source(source)
         try:
             _check_digest(opened, source)
+            names = span_tensor_names(spec, span)
+            prefetch(opened, names, lambda done, total: progress("fetching", done, total))
             stage = load_stage(
                 opened,
                 spec,

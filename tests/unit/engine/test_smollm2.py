@@ -1,0 +1,118 @@
+"""Real weights: three stages that each read a third give transformers' greedy tokens."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from node.engine.held import Loader
+from node.engine.runner import Runner
+from node.engine.sequence import Sequence
+from plait import config
+from plait.models import load_spec, open_source
+from plait.types import HeldSpan, LayerSpan, ModelSource, SamplingParams, SourceKind
+from tests.unit.engine.kit import CPU, hidden_item, ids_item, make_sequence
+
+PROMPTS = [
+    [1, 4093, 198, 22045, 288, 253, 28, 3056, 338, 597],
+    [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365],
+]
+NUM_TOKENS = 24
+SPANS = [LayerSpan(0, 10), LayerSpan(10, 20), LayerSpan(20, 30)]
+
+
+def gguf_path() -> Path | None:
+    """The catalogue's weights where they are pulled already, or a folder named by the tester."""
+    folders = [config.models_dir()]
+    if "PLAIT_TEST_MODELS" in os.environ:
+        folders.insert(0, Path(os.environ["PLAIT_TEST_MODELS"]))
+    found = (path for folder in folders for path in folder.rglob("SmolLM2-135M*.gguf"))
+    return next(found, None)
+
+
+def load_stages(path: Path) -> list[tuple[Runner, HeldSpan]]:
+    source = ModelSource(kind=SourceKind.PATH, name=str(path))
+    spec = load_spec(source)
+    loader = Loader(CPU, open_source, memory_bytes=None, kv_tokens_max=512, step_tokens_max=64)
+    return [
+        loader.load(
+            spec,
+            source,
+            span,
+            allocation_epoch=1,
+            kv_tokens_min=256,
+            progress=lambda _phase, _done, _total: None,
+        )
+        for span in SPANS
+    ]
+
+
+def run_ring(
+    stages: list[tuple[Runner, HeldSpan]],
+    sequences: list[list[Sequence]],
+    inputs: list[tuple[int, list[int]]],
+) -> list[int]:
+    """One step of all requests round the ring: (position, ids) in, drawn tokens out."""
+    items = [
+        ids_item(sequence, position, ids, sample=True)
+        for sequence, (position, ids) in zip(sequences[0], inputs, strict=True)
+    ]
+    results = stages[0][0].run(items)
+    for (runner, _), hops in zip(stages[1:], sequences[1:], strict=True):
+        items = []
+        for sequence, sent in zip(hops, results, strict=True):
+            assert sent.hidden is not None
+            items.append(
+                hidden_item(sequence, sent.position, sent.hidden, sent.num_tokens, sample=True)
+            )
+        results = runner.run(items)
+    return [result.token_id for result in results if result.token_id is not None]
+
+
+@torch.inference_mode()
+def reference_ids(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    cache = None
+    drawn: list[int] = []
+    step = torch.tensor([prompt])
+    for _ in range(NUM_TOKENS):
+        output = model(input_ids=step, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        step = output.logits[:, -1:].argmax(dim=-1)
+        drawn.append(int(step))
+    return drawn
+
+
+@pytest.mark.slow
+def test_three_stages_speak_like_transformers() -> None:
+    path = gguf_path()
+    if path is None:
+        pytest.skip("smollm2-135m-instruct is not pulled")
+    stages = load_stages(path)
+    shares = [held.read_bytes / path.stat().st_size for _, held in stages]
+    assert shares[1] <= 0.45  # ten layers; the ends also read the embedding, 31 % of the file
+    assert max(shares) <= 0.6
+    spec = stages[0][0].stage.spec
+    sequences = [
+        [
+            make_sequence(span, name=f"r{i}", sampling=SamplingParams(temperature=0.0))
+            for i in range(len(PROMPTS))
+        ]
+        for span in SPANS
+    ]
+    inputs = [(0, prompt) for prompt in PROMPTS]
+    drawn: list[list[int]] = [[] for _ in PROMPTS]
+    for _ in range(NUM_TOKENS):
+        tokens = run_ring(stages, sequences, inputs)
+        for ids, token in zip(drawn, tokens, strict=True):
+            ids.append(token)
+        inputs = [
+            (position + len(ids), [token])
+            for (position, ids), token in zip(inputs, tokens, strict=True)
+        ]
+    model = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
+    assert drawn == [reference_ids(model, prompt) for prompt in PROMPTS]
+    assert spec.num_layers == 30
