@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool], *, limit_s: float = 5.0, what: st
     try:
         async with asyncio.timeout(limit_s):
             while not condition():  # noqa: ASYNC110 - conditions of many kinds
-                await asyncio.sleep(0.002)  # noqa: ASYNC110 - conditions of many kinds
+                await asyncio.sleep(0.002)
     except TimeoutError:
         raise AssertionError(f"not within {limit_s} s: {what or condition}") from None
 
