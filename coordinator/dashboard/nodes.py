@@ -45,9 +45,12 @@ def draw_nodes(snapshot: Snapshot) -> str:
         snapshot.view.nodes,
         key=lambda node: (node.state == "gone", node.span or (1 << 30, 0), node.display_name),
     )
-    names = {node.node_id: node.display_name or node.node_id for node in ordered}
     rows = (
-        row(node.node_id, NODE_HEADS, _cells(node, snapshot.telemetry.get(node.node_id), names))
+        row(
+            node.node_id,
+            NODE_HEADS,
+            _cells(node, snapshot.telemetry.get(node.node_id), snapshot.names),
+        )
         for node in ordered[:NODES_SHOWN]
     )
     hidden = len(ordered) - NODES_SHOWN

@@ -6,8 +6,11 @@ from coordinator.core.view import ModelView, PlanView, RequestView
 from coordinator.dashboard import figures
 from coordinator.dashboard.markup import button, chip, meter, row, section, sparkline, table, text
 from coordinator.dashboard.snapshot import Snapshot
+from plait.wire.telemetry import PresenceState
 
 REQUESTS_SHOWN: Final = 50
+DEPARTED_SHOWN: Final = 8
+DEPARTED_SHOWN_MS: Final = 600_000
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
 REQUEST_TONES: Final = {
     "queued": "warn",
@@ -80,9 +83,8 @@ def draw_tiles(snapshot: Snapshot) -> str:
 
 def draw_requests(snapshot: Snapshot) -> str:
     """Open requests first, then those that ended lately."""
-    view = snapshot.view
-    names = {node.node_id: node.display_name or node.node_id for node in view.nodes}
-    ordered = sorted(view.requests, key=lambda r: (r.state not in OPEN_STATES, r.age_ms))
+    names = snapshot.names
+    ordered = sorted(snapshot.view.requests, key=lambda r: (r.state not in OPEN_STATES, r.age_ms))
     rows = (
         row(f"{request.request_id}", REQUEST_HEADS, _request_cells(request, names))
         for request in ordered[:REQUESTS_SHOWN]
@@ -128,7 +130,30 @@ def _telemetry(snapshot: Snapshot) -> str:
     state = chip("connected", "ok") if health.is_connected else chip("broker away", "bad")
     dropped = ", ".join(f"{count} {reason}" for reason, count in health.dropped) or "none"
     facts = (("Messages", figures.count(health.messages_total)), ("Refused", dropped))
-    return section("Telemetry", _facts(facts), aside=state, id_="telemetry")
+    body = _facts(facts) + _departed(snapshot)
+    return section("Telemetry", body, aside=state, id_="telemetry")
+
+
+def _departed(snapshot: Snapshot) -> str:
+    """Nodes that said goodbye, or were cut off, within the last minutes."""
+    attached = {node.node_id for node in snapshot.view.nodes}
+    gone = [
+        heard
+        for node_id, heard in snapshot.telemetry.items()
+        if node_id not in attached
+        and heard.presence in (PresenceState.LOST, PresenceState.LEFT)
+        and heard.presence_age_ms is not None
+        and heard.presence_age_ms < DEPARTED_SHOWN_MS
+    ]
+    gone.sort(key=lambda heard: heard.presence_age_ms or 0)
+    items = "".join(
+        f'<li data-key="{text(heard.node_id)}">'
+        f"{chip(str(heard.presence), 'bad' if heard.presence is PresenceState.LOST else 'calm')} "
+        f"{text(snapshot.names.get(heard.node_id, heard.node_id))} "
+        f'<span class="faint">{_ago(heard.presence_age_ms)}</span></li>'
+        for heard in gone[:DEPARTED_SHOWN]
+    )
+    return f'<ul class="departed">{items}</ul>' if items else ""
 
 
 def _facts(facts: tuple[tuple[str, str], ...]) -> str:
@@ -183,3 +208,8 @@ def _request_cells(request: RequestView, names: dict[str, str]) -> tuple[str, ..
         figures.per_second(request.tokens_per_s) if request.tokens_per_s > 0 else figures.DASH,
         figures.age(request.age_ms),
     )
+
+
+def _ago(age_ms: int | None) -> str:
+    age = figures.age(age_ms)
+    return age if age in ("now", figures.DASH) else f"{age} ago"

@@ -13,13 +13,18 @@ REFRESH_MS: Final = 500
 HISTORY_MAX: Final = 60
 HISTORY_STEP_MS: Final = 1_000
 RATE_WINDOW_MS: Final = 5_000
+NAMES_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`tokens_per_s` is the network's rate over the last 5 s; `history` the last minute's rates."""
+    """`tokens_per_s` is the network's rate over the last 5 s; `history` the last minute's rates.
+
+    `names` are the display names by node id, of nodes that have left too.
+    """
 
     view: NetworkView
+    names: dict[str, str]
     telemetry: dict[str, NodeTelemetry]
     health: TelemetryHealth | None
     tokens_per_s: float
@@ -41,6 +46,7 @@ class SharedSnapshot:
         self._made_ms: int | None = None
         self._snapshot: Snapshot | None = None
         self._drawn: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._points: deque[tuple[int, int]] = deque(maxlen=64)
         self._rates: deque[float] = deque(maxlen=HISTORY_MAX)
         self._rated_ms = 0
@@ -69,8 +75,12 @@ class SharedSnapshot:
             self._rates.append(tokens_per_s)
             self._rated_ms = now_ms
         reader = self._telemetry
+        self._names |= {node.node_id: node.display_name or node.node_id for node in view.nodes}
+        while len(self._names) > NAMES_MAX:
+            del self._names[next(iter(self._names))]
         return Snapshot(
             view=view,
+            names=dict(self._names),
             telemetry={} if reader is None else {str(n.node_id): n for n in reader.nodes()},
             health=None if reader is None else reader.health(),
             tokens_per_s=tokens_per_s,

@@ -19,7 +19,14 @@ EVIL = '<img src=x onerror="alert(1)">'
 
 
 def snapshot(view: NetworkView, **changes: object) -> Snapshot:
-    made = Snapshot(view=view, telemetry={}, health=None, tokens_per_s=0.0, history=())
+    made = Snapshot(
+        view=view,
+        names={node.node_id: node.display_name for node in view.nodes},
+        telemetry={},
+        health=None,
+        tokens_per_s=0.0,
+        history=(),
+    )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -96,6 +103,24 @@ def test_presence_is_shown_where_a_node_was_lost() -> None:
     )
     shown = snapshot(network_view(), telemetry={"nabcdefgh00000000": heard})
     assert '<span class="chip chip-bad">lost</span>' in nodes.draw_nodes(shown)
+
+
+def test_a_node_that_vanished_is_remembered_by_name_for_a_while() -> None:
+    heard = NodeTelemetry(
+        node_id=NodeId("nz"),
+        presence=PresenceState.LOST,
+        presence_age_ms=2_000,
+        telemetry=None,
+        telemetry_age_ms=None,
+    )
+    health = TelemetryHealth(is_connected=True, messages_total=1, dropped=())
+    shown = snapshot(network_view(), telemetry={"nz": heard}, health=health, names={"nz": EVIL})
+    drawn = overview.draw_plan(shown)
+    assert "lost" in drawn
+    assert "2 s ago" in drawn
+    assert "<img" not in drawn
+    late = dataclasses.replace(heard, presence_age_ms=600_000)
+    assert "lost" not in overview.draw_plan(dataclasses.replace(shown, telemetry={"nz": late}))
 
 
 def test_one_snapshot_serves_all_viewers() -> None:
