@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 def test_every_tensor_comes_back_in_hugging_faces_layout(
     path: Path, architecture: Architecture, is_tied: bool
 ) -> None:
-    model = tiny_model(architecture, tie_embeddings=is_tied)
+    model = tiny_model(architecture, tie_embeddings=is_tied, head_dim=32)
     source = write_gguf(path, model)
     assert_same_weights(source, model)
     assert load_spec(source, model_id=model.spec.model_id) == replace(

@@ -47,6 +47,7 @@ def tiny_model(
     tie_embeddings: bool = True,
     llama_biases: bool = False,
     vocab_size: int = 96,
+    head_dim: int = 16,
 ) -> TinyModel:
     """Widths are multiples of 32, so that blocks of every simple quantisation fit."""
     spec = ModelSpec(
@@ -57,7 +58,7 @@ def tiny_model(
         intermediate_size=96,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=32 if architecture is Architecture.QWEN3 else 16,
+        head_dim=head_dim,
         vocab_size=vocab_size,
         context_tokens_max=128,
         norm_eps=1e-5,
