@@ -6,7 +6,7 @@ from typing import Final
 
 from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import PICKLE_HELP, ByteStore, FileStore
-from plait.models.disk import size_or_zero, storing
+from plait.models.disk import locked, size_or_zero, storing
 from plait.models.folder import (
     CONFIG,
     GENERATION,
@@ -60,7 +60,12 @@ class HubModel:
         self.commit = self.hub.commit(source.revision, home / "refs.json")
         self.folder = home / self.commit
         self.client = client if client is not None else RangeClient(token=self.hub.token)
-        self.record = load_record(self.folder) or self._first_record(source)
+        self.record = load_record(self.folder) or self._locked_first_record(source)
+
+    @property
+    def lock_key(self) -> str:
+        """Of the cross-process lock that guards the record and whole files."""
+        return f"hub-{self.folder.parent.name}"
 
     def spec(self, model_id: ModelId) -> ModelSpec:
         """The shape; needs a GGUF's header, or the configuration alone."""
@@ -102,6 +107,11 @@ class HubModel:
         pieces = PieceFolder(self.folder / "ranges" / name.replace("/", "--"))
         remote = self.hub.remote(file, self.commit)
         return RangeStore(remote, pieces, self.client, self.models_dir)
+
+    def _locked_first_record(self, source: ModelSource) -> PullRecord:
+        """Once per machine: another process may be making the same record, or pulling."""
+        with locked(self.models_dir, self.lock_key, waiting=lambda: None):
+            return load_record(self.folder) or self._first_record(source)
 
     def _first_record(self, source: ModelSource) -> PullRecord:
         listing = self.hub.listing(self.commit)

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,8 @@ def pull_hub(model: HubModel, progress: PullProgress) -> PullRecord:
         WeightsError: disk full, hub out of reach, or a file arrived damaged three times.
     """
     total = sum(file.size_bytes for file in model.record.files)
-    key = f"hub-{model.folder.parent.name}"
-    with locked(model.models_dir, key, waiting=lambda: progress("waiting", 0, total)):
+    waiting = partial(progress, "waiting", 0, total)
+    with locked(model.models_dir, model.lock_key, waiting=waiting):
         model.record = load_record(model.folder) or model.record
         if not is_complete(model.record, model.folder):
             if model.gguf is None:
