@@ -125,10 +125,10 @@ def _advance_to_decode(state: CoreState, request: RequestRecord) -> None:
 
 
 def last_token(state: CoreState, event: ev.LastTokenSent) -> None:
-    """The generation is complete at the gateway. That may be said after its chain broke: then the
-    request waits in the queue, and has nothing left to wait for."""
+    """The generation is complete at the gateway, which alone decides that. It may be said after
+    its chain broke: then the request waits in the queue, or is on a newer chain, for nothing."""
     request = state.requests.get(event.request_id)
-    if request is None or request.epoch != event.epoch or event.epoch < 1:
+    if request is None or not 1 <= event.epoch <= request.epoch:
         state.ignore()
         return
     request.num_generated = event.num_generated

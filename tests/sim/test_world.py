@@ -1,0 +1,29 @@
+"""Whole networks in virtual time, under faults that each seed draws anew."""
+
+import pytest
+
+from tests.sim.faults import Faults
+from tests.sim.world import World
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_small_network_survives_its_faults(seed: int) -> None:
+    world = World(seed)
+    world.run(80_000)
+    world.heal_and_finish()
+
+
+def test_without_faults_every_request_is_answered() -> None:
+    world = World(99, faults=Faults())
+    world.run(80_000)
+    world.heal_and_finish()
+    assert set(world.witness.outcomes) == {"length"}
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    digests = []
+    for _ in range(2):
+        world = World(7)
+        world.run(40_000)
+        digests.append(world.digest.hexdigest())
+    assert digests[0] == digests[1]
