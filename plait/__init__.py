@@ -19,10 +19,12 @@ __all__ = ["AsyncClient", "Client", "Completion", "Delta", "errors"]
 _LAZY = frozenset({"AsyncClient", "Client", "Completion", "Delta"})
 
 
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(importlib.import_module("plait.sdk"), name)
-    raise AttributeError(f"module 'plait' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> object:
+        if name in _LAZY:
+            return getattr(importlib.import_module("plait.sdk"), name)
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

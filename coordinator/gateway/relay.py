@@ -106,6 +106,10 @@ class Relay:
     def num_generations(self) -> int:
         return len(self._generations)
 
+    def progress(self) -> dict[str, int]:
+        """Tokens generated so far, by request."""
+        return {key: len(each.generated_ids) for key, each in self._generations.items()}
+
     def is_attached(self, node_id: NodeId) -> bool:
         """Whether the node's stream to the gateway is up."""
         return node_id in self._links

@@ -109,10 +109,11 @@ def _set_prompt(request: gateway_pb2.GenerateRequest, prompt: Prompt) -> None:
             return
         param = "messages"
         for at, turn in enumerate(_turns(prompt)):
-            extra = next((key for key in turn if key not in ("role", "content")), None)
-            if extra is not None or "role" not in turn or "content" not in turn:
+            is_whole = turn.keys() == {"role", "content"}
+            if not is_whole or not all(isinstance(value, str) for value in turn.values()):
                 raise InvalidRequestError(
-                    f"messages[{at}] must have a role, a content and nothing else", param=param
+                    f"messages[{at}] must have a role and a content, both text, and nothing else",
+                    param=param,
                 )
             request.chat.messages.add(role=turn["role"], content=turn["content"])
     except (TypeError, ValueError) as error:  # includes text that UTF-8 cannot carry

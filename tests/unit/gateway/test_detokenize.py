@@ -1,7 +1,7 @@
 """Text comes out in whole characters and without any of a stop string, however it is cut."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.gateway.detokenize import StopScanner, Utf8Stream
@@ -21,6 +21,7 @@ def test_an_incomplete_end_and_stray_bytes_become_one_mark_each() -> None:
     assert stream.flush() == "\ufffd"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.data())
 def test_any_cut_gives_the_text(text: str, data: st.DataObject) -> None:
     content = text.encode("utf-8", "replace")
@@ -50,6 +51,7 @@ def test_the_first_of_several_stops_wins_and_an_empty_one_is_refused() -> None:
         StopScanner([""])
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3),
     st.lists(st.text("abc", max_size=4), max_size=12),
