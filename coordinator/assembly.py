@@ -19,6 +19,7 @@ from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.journal import Journal
+from coordinator.shell.live_views import LiveViews
 from coordinator.shell.loop import Loop
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.solve import Solver
@@ -35,7 +36,7 @@ class Parts:
     """The coordinator, taken apart. `main` serves and runs these."""
 
     inbox: EventInbox
-    views: ViewCache
+    views: LiveViews
     control: ControlService
     gateway: Gateway
     solver: Solver
@@ -118,13 +119,14 @@ def assemble(
         new_id=lambda: secrets.token_hex(12),
         rng=random.SystemRandom(),
     )
+    live_views = LiveViews(views, gateway.relay.progress)
     solver = Solver(inbox)
     journal = Journal(
         config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
     )
     return Parts(
         inbox=inbox,
-        views=views,
+        views=live_views,
         control=control,
         gateway=gateway,
         solver=solver,
@@ -143,7 +145,7 @@ def assemble(
             enrolment, ticket_key=authority.tickets.public_bytes, node_address=f":{node_port}"
         ),
         admin=AdminService(
-            views=views,
+            views=live_views,
             keys=store.keys,
             tokens=store.tokens,
             inbox=inbox,

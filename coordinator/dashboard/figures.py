@@ -27,9 +27,11 @@ def count(number: int) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Three figures at most; seconds from 10 s on."""
+    """Three figures at most, whole ones as they are; seconds from 10 s on."""
     if value is None:
         return DASH
+    if isinstance(value, int) and value < 10_000:
+        return f"{value} ms"
     if value >= 10_000:
         return f"{value / 1_000:.1f} s"
     if value >= 100:

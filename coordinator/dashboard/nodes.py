@@ -162,7 +162,8 @@ def _state(node: NodeView) -> str:
     if node.last_error:
         drawn += f'<span class="cell-note cell-bad">{text(node.last_error)}</span>'
     elif node.span_reason:
-        drawn += f'<span class="cell-note">{text(node.span_reason)}</span>'
+        reason = text(node.span_reason)
+        drawn += f'<span class="cell-note cell-clamp" title="{reason}">{reason}</span>'
     return drawn
 
 

@@ -8,7 +8,7 @@ from coordinator.dashboard.markup import button, chip, meter, row, section, spar
 from coordinator.dashboard.snapshot import Snapshot
 from plait.wire.telemetry import PresenceState
 
-REQUESTS_SHOWN: Final = 50
+REQUESTS_SHOWN: Final = 20
 DEPARTED_SHOWN: Final = 8
 DEPARTED_SHOWN_MS: Final = 600_000
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")

@@ -1,0 +1,45 @@
+"""The core's view with the gateway's progress laid over it.
+
+The core hears of a request's first and last token only; what streams in between is counted at the
+gateway. People want to see it move, so both are joined here, for dashboard, CLI and admin door.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from coordinator.core.view import NetworkView, RequestView
+from coordinator.ports import ViewSource
+
+OPEN_STATES: Final = frozenset({"queued", "opening", "prefill", "decode"})
+Progress = Callable[[], Mapping[str, int]]
+"""Tokens generated so far, by request id, of requests that are open."""
+
+
+class LiveViews:
+    """Implements `coordinator.ports.ViewSource`."""
+
+    def __init__(self, views: ViewSource, progress: Progress) -> None:
+        self._views = views
+        self._progress = progress
+        self._tokens_shown = 0
+
+    def view(self) -> NetworkView:
+        """A snapshot whose token counter never goes back."""
+        view, progress = self._views.view(), self._progress()
+        requests = tuple(_with_progress(request, progress) for request in view.requests)
+        num_open = sum(r.num_generated for r in requests if r.state in OPEN_STATES)
+        # A request that has just ended may be gone at the gateway and not yet counted by the core.
+        self._tokens_shown = max(self._tokens_shown, view.counters.tokens_generated + num_open)
+        counters = replace(view.counters, tokens_generated=self._tokens_shown)
+        return replace(view, requests=requests, counters=counters)
+
+
+def _with_progress(request: RequestView, progress: Mapping[str, int]) -> RequestView:
+    num_generated = progress.get(request.request_id, 0)
+    if request.state not in OPEN_STATES or num_generated <= request.num_generated:
+        return request
+    tokens_per_s = request.tokens_per_s
+    if request.ttft_ms is not None and request.age_ms > request.ttft_ms:
+        tokens_per_s = 1e3 * (num_generated - 1) / (request.age_ms - request.ttft_ms)
+    return replace(request, num_generated=num_generated, tokens_per_s=tokens_per_s)
