@@ -24,16 +24,14 @@ def coverable_layers(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> int:
     rooms = sorted((planner.cap(n, is_first=False, is_last=False) for n in node_ids), reverse=True)
     total = sum(rooms)
     if node_ids:
-        # Somebody holds the embedding, and somebody the head: the roles that cost least room.
-        total -= min(_role_loss(planner, n, is_first=True) for n in node_ids)
-        if len(node_ids) > 1:
-            total -= min(_role_loss(planner, n, is_first=False) for n in node_ids)
+        # One of them holds the embedding; the head goes with the layers that are missing.
+        total -= min(_embedding_loss(planner, n) for n in node_ids)
     return max(0, min(total, spec.num_layers - 1))
 
 
-def _role_loss(planner: ChainPlanner, node_id: NodeId, *, is_first: bool) -> int:
+def _embedding_loss(planner: ChainPlanner, node_id: NodeId) -> int:
     plain = planner.cap(node_id, is_first=False, is_last=False)
-    return plain - planner.cap(node_id, is_first=is_first, is_last=not is_first)
+    return plain - planner.cap(node_id, is_first=True, is_last=False)
 
 
 def shortage_error(
