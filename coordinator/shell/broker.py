@@ -182,7 +182,7 @@ class EmbeddedBroker:
             await self._broker.external_connected(bounded, StreamWriterAdapter(writer), _GATE)
         except (NoDataError, OSError) as error:
             _log.debug("broker_connection_ended", error=str(error))
-        except Exception as error:
+        except Exception as error:  # root: one connection's task
             _log.warning("broker_connection_failed", error=repr(error))
         finally:
             self._connections.discard(task)

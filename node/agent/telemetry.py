@@ -133,7 +133,7 @@ class TelemetryPublisher:
         while True:
             try:
                 self.sample()
-            except Exception as error:
+            except Exception as error:  # root: a source that fails costs a reading, no more
                 _log.warning("telemetry_source_failed", error=repr(error))
             await asyncio.sleep(self._interval_s)
 
