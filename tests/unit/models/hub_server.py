@@ -23,7 +23,7 @@ class HubServer:
     `ranges` are (file, start, end) of every range given. `faults` are applied to the next
     downloads of large files, first one first: an int status, "cut" (half of the bytes, then the
     connection ends), "whole" (200, ranges ignored), "flip" (a damaged byte), "moved" (another
-    commit), "long" (a wrong Content-Range).
+    commit), "long" (a wrong Content-Range), "gzip" (says that it compresses).
     """
 
     repo_id: str
@@ -36,6 +36,7 @@ class HubServer:
     requests: list[str] = field(default_factory=list)
     cdn_authorizations: list[str] = field(default_factory=list)
     has_metadata: bool = True
+    extra_names: list[str] = field(default_factory=list)
 
     @property
     def cdn_url(self) -> str:
@@ -48,7 +49,7 @@ class HubServer:
         return sum(end - start for _, start, end in self.ranges)
 
     def listing(self, *, with_sizes: bool) -> dict[str, object]:
-        siblings = []
+        siblings: list[dict[str, object]] = [{"rfilename": name} for name in self.extra_names]
         for path in sorted(self.folder.rglob("*")):
             if not path.is_file():
                 continue
@@ -168,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
             body[len(body) // 2] ^= 1
         total = len(content) + (1 if fault == "long" else 0)
         headers = {"Content-Range": f"bytes {start}-{end - 1}/{total}", "ETag": '"part"'}
+        if fault == "gzip":
+            headers["Content-Encoding"] = "gzip"
         given = len(body) // 2 if fault == "cut" else len(body)
         self.state.ranges.append((path.name, start, start + given))
         self._send(206, headers, bytes(body), given=given)

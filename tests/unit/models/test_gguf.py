@@ -131,6 +131,21 @@ def test_a_tensor_that_the_family_does_not_have_is_refused(path: Path) -> None:
         open_source(write_gguf(path, tiny_model(), extra=extra))
 
 
+@pytest.mark.parametrize(
+    ("key", "count", "said"),
+    [
+        ("llama.expert_count", 8, "mixture of experts"),
+        ("split.count", 3, "llama-gguf-split --merge"),
+        ("llama.rope.dimension_count", 8, "rope.dimension_count differs"),
+    ],
+)
+def test_variants_that_are_refused(path: Path, key: str, count: int, said: str) -> None:
+    source = write_gguf(path, tiny_model(), counts={key: count})
+    with pytest.raises(ModelError, match=said) as caught:
+        open_source(source)
+    assert caught.value.code == "model_unsupported"
+
+
 def test_digest_tells_two_fine_tunings_apart(tmp_path: Path) -> None:
     model = tiny_model()
     other = TinyModel(
@@ -184,6 +199,13 @@ class TestDamage:
         with pytest.raises(WeightsError, match=rf"tiny\.gguf: tensor {name} has shape") as caught:
             open_source(write_gguf(path, wrong))
         assert caught.value.code == "weights_disagree"
+
+    def test_a_tensor_that_is_there_twice(self, path: Path) -> None:
+        source = write_gguf(path, tiny_model())
+        twice = path.read_bytes().replace(b"blk.1.attn_q.weight", b"blk.0.attn_q.weight")
+        path.write_bytes(twice)
+        with pytest.raises(WeightsError, match=r"blk\.0\.attn_q\.weight is there twice"):
+            open_source(source)
 
     def test_a_missing_tensor(self, path: Path) -> None:
         model = tiny_model()

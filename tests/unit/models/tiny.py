@@ -128,6 +128,7 @@ def write_gguf(
     architecture: str | None = None,
     extra: dict[str, NDArray[np.float32]] | None = None,
     num_tokens: int = 0,
+    counts: dict[str, int] | None = None,
 ) -> ModelSource:
     """A GGUF as llama.cpp's converter writes it: q and k permuted for "llama", not for Qwen."""
     spec = model.spec
@@ -145,6 +146,8 @@ def write_gguf(
     writer.add_rope_freq_base(spec.rope_theta)
     writer.add_eos_token_id(2)
     writer.add_tokenizer_model("gpt2")
+    for key, count in (counts or {}).items():
+        writer.add_uint32(key, count)
     writer.add_chat_template("{{ messages }}")
     if num_tokens:
         writer.add_token_list([f"token-{i}" for i in range(num_tokens)])
