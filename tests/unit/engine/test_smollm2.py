@@ -1,8 +1,5 @@
 """Real weights: three stages that each read a third give transformers' greedy tokens."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -11,29 +8,21 @@ from node.engine.held import Loader
 from node.engine.runner import Runner
 from node.engine.sequence import Sequence
 from plait import config
-from plait.models import load_spec, open_source
-from plait.types import HeldSpan, LayerSpan, ModelSource, SamplingParams, SourceKind
+from plait.models import CATALOGUE, load_spec, open_source, pull, resolve
+from plait.models.records import catalogue_folder
+from plait.types import HeldSpan, LayerSpan, ModelSource, SamplingParams
 from tests.unit.engine.kit import CPU, hidden_item, ids_item, make_sequence
 
+NAME = "smollm2-135m-instruct"
 PROMPTS = [
     [1, 4093, 198, 22045, 288, 253, 28, 3056, 338, 597],
     [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365],
 ]
-NUM_TOKENS = 24
+NUM_TOKENS = 16
 SPANS = [LayerSpan(0, 10), LayerSpan(10, 20), LayerSpan(20, 30)]
 
 
-def gguf_path() -> Path | None:
-    """The catalogue's weights where they are pulled already, or a folder named by the tester."""
-    folders = [config.models_dir()]
-    if "PLAIT_TEST_MODELS" in os.environ:
-        folders.insert(0, Path(os.environ["PLAIT_TEST_MODELS"]))
-    found = (path for folder in folders for path in folder.rglob("SmolLM2-135M*.gguf"))
-    return next(found, None)
-
-
-def load_stages(path: Path) -> list[tuple[Runner, HeldSpan]]:
-    source = ModelSource(kind=SourceKind.PATH, name=str(path))
+def load_stages(source: ModelSource) -> list[tuple[Runner, HeldSpan]]:
     spec = load_spec(source)
     loader = Loader(CPU, open_source, memory_bytes=None, kv_tokens_max=512, step_tokens_max=64)
     return [
@@ -86,10 +75,9 @@ def reference_ids(model: PreTrainedModel, prompt: list[int]) -> list[int]:
 
 @pytest.mark.slow
 def test_three_stages_speak_like_transformers() -> None:
-    path = gguf_path()
-    if path is None:
-        pytest.skip("smollm2-135m-instruct is not pulled")
-    stages = load_stages(path)
+    source = pull(resolve(NAME))
+    stages = load_stages(source)
+    path = catalogue_folder(config.models_dir(), NAME) / CATALOGUE[NAME].file_name
     shares = [held.read_bytes / path.stat().st_size for _, held in stages]
     assert shares[1] <= 0.45  # ten layers; the ends also read the embedding, 31 % of the file
     assert max(shares) <= 0.6

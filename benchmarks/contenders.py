@@ -1,0 +1,164 @@
+"""Who decodes: transformers in one process, and plait's engine in one process."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from node.engine.device import pick_device
+from node.engine.host import ThreadedEngineHost
+from node.ports import SequenceOpen, StageResult, StageWork
+from plait import config
+from plait.models import CATALOGUE, load_spec, open_source
+from plait.models.records import catalogue_folder
+from plait.types import DType, ModelSource, ModelSpec, RequestId, SamplingParams
+
+_DEADLINE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Token ids of each request, and the seconds from the first token of all to the last."""
+
+    token_ids: list[list[int]]
+    seconds: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all requests together; each one's first token belongs to its prefill."""
+        return sum(len(ids) - 1 for ids in self.token_ids) / self.seconds
+
+
+class Contender(Protocol):
+    """Something that generates greedily for several requests at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
+        """`num_tokens` greedy ids for every prompt; prompts are equally long."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class TransformersContender:
+    """One process of transformers: float32, key-value cache, one padded batch."""
+
+    name = "transformers, one process"
+
+    def __init__(self, model_name: str) -> None:
+        entry = CATALOGUE[model_name]
+        folder = catalogue_folder(config.models_dir(), model_name)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            str(folder), gguf_file=entry.file_name, dtype=torch.float32
+        )
+        self._model = model
+
+    async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
+        return self._decode(torch.tensor([list(prompt) for prompt in prompts]), num_tokens)
+
+    async def close(self) -> None:
+        return None
+
+    @torch.inference_mode()
+    def _decode(self, prompts: torch.Tensor, num_tokens: int) -> Decoded:
+        output = self._model(input_ids=prompts, use_cache=True)
+        step = output.logits[:, -1:].argmax(dim=-1)
+        drawn = [step]
+        started = time.perf_counter()
+        for _ in range(num_tokens - 1):
+            output = self._model(
+                input_ids=step, past_key_values=output.past_key_values, use_cache=True
+            )
+            step = output.logits[:, -1:].argmax(dim=-1)
+            drawn.append(step)
+        seconds = time.perf_counter() - started
+        return Decoded(torch.cat(drawn, dim=1).tolist(), seconds)
+
+
+class EngineContender:
+    """The node's engine as a node runs it: its own thread, all layers, works queued by a loop."""
+
+    name = "plait engine, one process"
+
+    def __init__(self, engine: ThreadedEngineHost, spec: ModelSpec) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._epoch = 0
+        self._results: asyncio.Queue[StageResult] = asyncio.Queue()
+
+    @classmethod
+    async def start(cls, source: ModelSource, *, num_threads: int) -> "EngineContender":
+        """Load the whole model in float32."""
+        spec = load_spec(source)
+        device = pick_device("cpu", DType.FLOAT32)
+        contender = cls(ThreadedEngineHost(device, open_source, num_threads=num_threads), spec)
+        engine = contender._engine
+        engine.start(contender._hear)
+        await engine.load(
+            spec,
+            source,
+            spec.whole,
+            allocation_epoch=1,
+            kv_tokens_min=4096,
+            progress=lambda _phase, _done, _total: None,
+        )
+        return contender
+
+    async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
+        self._epoch += 1
+        drawn: dict[RequestId, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            request_id = RequestId(f"r{index}")
+            drawn[request_id] = []
+            self._open(request_id, len(prompt) + num_tokens)
+            self._submit(request_id, 0, prompt)
+        for _ in prompts:
+            await self._draw(drawn)
+        started = time.perf_counter()
+        for request_id, ids in drawn.items():
+            self._submit(request_id, len(prompts[0]), ids[-1:])
+        for _ in range(len(prompts) * (num_tokens - 1)):
+            result = await self._draw(drawn)
+            if len(drawn[result.request_id]) < num_tokens:
+                self._submit(result.request_id, result.position + 1, drawn[result.request_id][-1:])
+        seconds = time.perf_counter() - started
+        for request_id in drawn:
+            self._engine.close(request_id, self._epoch)
+        return Decoded(list(drawn.values()), seconds)
+
+    async def close(self) -> None:
+        await self._engine.stop()
+
+    def _hear(self, results: list[StageResult]) -> None:
+        for result in results:
+            self._results.put_nowait(result)
+
+    async def _draw(self, drawn: dict[RequestId, list[int]]) -> StageResult:
+        result = await asyncio.wait_for(self._results.get(), _DEADLINE_S)
+        if result.token_id is None:
+            raise RuntimeError(f"no token: {result.error}")
+        drawn[result.request_id].append(result.token_id)
+        return result
+
+    def _open(self, request_id: RequestId, kv_tokens: int) -> None:
+        self._engine.open(
+            SequenceOpen(
+                request_id=request_id,
+                epoch=self._epoch,
+                span=self._spec.whole,
+                kv_tokens=kv_tokens,
+                wire_dtype=DType.FLOAT32,
+                sampling=SamplingParams(temperature=0.0),
+            )
+        )
+
+    def _submit(self, request_id: RequestId, position: int, ids: Sequence[int]) -> None:
+        self._engine.submit(
+            StageWork(request_id, self._epoch, position, len(ids), token_ids=ids, sample=True)
+        )
