@@ -22,6 +22,7 @@ from plait.crypto.files import private_dir, read_private
 from plait.crypto.identity import load_ed25519, new_ed25519, save_private_key
 from plait.crypto.tickets import TicketSigner
 from plait.errors import ConfigError
+from plait.wire.rotation import rotating_credentials
 
 _log = log.get("authority")
 _CA_CERTIFICATE: Final = "ca.crt"
@@ -76,22 +77,11 @@ class Authority:
 
     def tls_credentials(self) -> grpc.ServerCredentials:
         """For the public port. Follows renewals without a restart; open streams go on."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self._configuration, require_client_authentication=False
-        )
+        return rotating_credentials(self.server)
 
     def mtls_credentials(self) -> grpc.ServerCredentials:
         """For the node port: certificates of this network only. Follows renewals."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self._configuration, require_client_authentication=True
-        )
-
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        # Called by gRPC at each handshake, from a thread of its own.
-        pair = self.server()
-        return grpc.ssl_server_certificate_configuration(
-            [(pair.key_pem, pair.certificate_pem)], root_certificates=self.ca_pem
-        )
+        return rotating_credentials(self.server, client_ca_pem=self.ca_pem)
 
     def _load_server(self) -> TlsPair:
         certificate, key = self._folder / _SERVER_CERTIFICATE, self._folder / _SERVER_KEY

@@ -12,6 +12,7 @@ from plait.crypto.certificates import COORDINATOR_NAME, TlsPair, node_tls_name
 from plait.errors import ConfigError
 from plait.types import NodeId
 from plait.wire.channel import peer_node_id, secure_channel, server_options
+from plait.wire.rotation import rotating_credentials
 
 FRAME_BYTES_HARD_MAX: Final = 64 * 1024 * 1024
 """gRPC's own limit on a node; the agreed one, smaller, is held by each stream."""
@@ -22,16 +23,7 @@ CurrentTls = Callable[[], TlsPair]
 
 def server_credentials(current: CurrentTls, ca_pem: bytes) -> grpc.ServerCredentials:
     """Asks `current` at every handshake; open streams keep what they began with."""
-
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        tls = current()
-        return grpc.ssl_server_certificate_configuration(
-            [(tls.key_pem, tls.certificate_pem)], root_certificates=ca_pem
-        )
-
-    return grpc.dynamic_ssl_server_credentials(
-        configuration(), configuration, require_client_authentication=True
-    )
+    return rotating_credentials(current, client_ca_pem=ca_pem)
 
 
 def channel_to_node(
