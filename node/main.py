@@ -189,6 +189,7 @@ class Node:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await control.flush()
+            self._runtime.close()
             for task in tasks:
                 task.cancel()
         _log.info("left", reason=leaving.reason.code, code=leaving.code)
@@ -263,13 +264,12 @@ class Node:
         """A fresh certificate at two thirds of the old one's life; tried until it comes."""
         while True:
             if self._clock.unix_ms() >= self._credentials.renew_at_unix_ms:
-                channel = self._channel_to_coordinator()
                 try:
-                    self._credentials = await renew(self._credentials, channel)
+                    self._credentials = await renew(
+                        self._credentials, self._clock, self._channel_to_coordinator
+                    )
                 except (ServiceError, UserError) as error:
                     _log.warning("renewal_failed", reason=error.code, message=error.message)
-                finally:
-                    await channel.close()
             await asyncio.sleep(RENEW_CHECK_S)
 
     async def _publish_telemetry(self) -> None:

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 import grpc
 from grpc import aio
 
-from coordinator.shell.store_nodes import EnrolledNodes
+from coordinator.shell.store_nodes import EnrolledNodes, identity_conflict
 from coordinator.shell.store_tokens import EnrolmentTokens
 from plait import log
 from plait.crypto.authority import CertificateAuthority
@@ -33,7 +33,10 @@ class Enrolment:
     async def enrol(self, request: control_pb2.EnrolRequest) -> tuple[NodeId, bytes]:
         """The node's id and certificate chain (PEM). The token is used up only on success.
 
-        Raises AuthenticationError (see EnrolmentTokens.admit; bad_proof, bad_csr).
+        Without a token, a node that enrolled before gets a new certificate: its identity is the
+        root of its rights, and the old certificate may have ended while it was switched off.
+
+        Raises AuthenticationError (see EnrolmentTokens.admit; node_unknown, bad_proof, bad_csr).
         """
         node_id = check_identity_signature(
             identity_key=request.identity_key,
@@ -41,6 +44,12 @@ class Enrolment:
             signature=request.identity_signature,
         )
         chain = self.ca.issue_node(request.csr_der, node_id)
+        if not request.token_id and not request.token_secret:
+            node = await self.nodes.require(node_id)
+            if node.identity_key != request.identity_key:
+                raise identity_conflict(node_id)
+            await self.nodes.saw(node_id)
+            return node_id, chain
         await self.tokens.admit(
             token_id=request.token_id,
             secret=request.token_secret,

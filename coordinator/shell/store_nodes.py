@@ -106,10 +106,7 @@ async def register(
     if row.is_banned:
         raise _banned(node_id)
     if row.identity_key != identity_key:
-        raise AuthenticationError(
-            f"another identity already has the name {node_id}: make a new identity",
-            reason="identity_conflict",
-        )
+        raise identity_conflict(node_id)
     await connection.execute(
         update(nodes)
         .where(nodes.c.node_id == node_id)
@@ -136,4 +133,12 @@ def _entry(row: Row[tuple[object, ...]]) -> EnrolledNode:
 def _banned(node_id: NodeId) -> AuthenticationError:
     return AuthenticationError(
         f"node {node_id} was banned by the operator of this network", reason="node_banned"
+    )
+
+
+def identity_conflict(node_id: NodeId) -> AuthenticationError:
+    """Two keys whose hashes begin alike: possible on purpose only."""
+    return AuthenticationError(
+        f"another identity already has the name {node_id}: make a new identity",
+        reason="identity_conflict",
     )

@@ -1,5 +1,6 @@
 """Joining a network: a token buys a certificate, once. And renewing it before it ends."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from node.agent.identity import (
     with_certificate,
 )
 from plait import log
+from plait.clock import Clock
 from plait.crypto.certificates import COORDINATOR_NAME, TlsPair
 from plait.crypto.identity import enrol_message, renew_message
 from plait.crypto.tokens import JoinToken
@@ -83,16 +85,21 @@ async def enrol(
     return credentials
 
 
-async def renew(credentials: NodeCredentials, channel: aio.Channel) -> NodeCredentials:
-    """A fresh certificate over the node's own mTLS channel; checked and saved.
+async def renew(
+    credentials: NodeCredentials, clock: Clock, open_channel: Callable[[], aio.Channel]
+) -> NodeCredentials:
+    """A fresh certificate, checked and saved: over the node's own mTLS channel while the old one
+    holds, by the identity alone, at the public door, once it has ended.
 
     New channels and servers must be built from what comes back; open streams go on.
-    Raises AuthenticationError (node_banned, node_unknown, bad_certificate) and ServiceError.
+    Raises AuthenticationError (node_banned, node_unknown, bad_certificate) and what `enrol` does.
     """
+    if clock.unix_ms() >= credentials.expires_unix_ms:
+        return await rejoin(credentials)
     request = CertificateRequest.make(credentials.node_id)
-    stub = control_pb2_grpc.ControlServiceStub(channel)
+    channel = open_channel()
     try:
-        response = await stub.Renew(
+        response = await control_pb2_grpc.ControlServiceStub(channel).Renew(
             control_pb2.RenewRequest(
                 csr_der=request.csr_der,
                 identity_signature=credentials.identity.sign(renew_message(request.csr_der)),
@@ -101,8 +108,32 @@ async def renew(credentials: NodeCredentials, channel: aio.Channel) -> NodeCrede
         )
     except aio.AioRpcError as error:
         raise error_from_rpc(error) from None
+    finally:
+        await channel.close()
     renewed = with_certificate(credentials, request, response.certificate_chain_pem)
     _log.info("certificate_renewed", node_id=credentials.node_id)
+    return renewed
+
+
+async def rejoin(credentials: NodeCredentials) -> NodeCredentials:
+    """A fresh certificate without a token, for a node that was away longer than the old one held.
+
+    Raises as `enrol` does, and AuthenticationError(reason="node_unknown").
+    """
+    address = Address.parse(credentials.coordinator_address)
+    request = CertificateRequest.make(credentials.node_id)
+    await check_reachable(address, ca_pem=credentials.ca_pem, target_name=COORDINATOR_NAME)
+    response = await _call_enrol(
+        address,
+        credentials.ca_pem,
+        control_pb2.EnrolRequest(
+            identity_key=credentials.identity.public_bytes,
+            csr_der=request.csr_der,
+            identity_signature=credentials.identity.sign(enrol_message("", request.csr_der)),
+        ),
+    )
+    renewed = with_certificate(credentials, request, response.certificate_chain_pem)
+    _log.info("rejoined", node_id=credentials.node_id)
     return renewed
 
 

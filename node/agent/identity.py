@@ -10,6 +10,7 @@ from plait.crypto.authority import check_issued_by
 from plait.crypto.certificates import (
     TlsPair,
     common_name,
+    expires_unix_ms,
     key_from_pem,
     key_to_pem,
     make_csr,
@@ -53,6 +54,11 @@ class NodeCredentials:
     def renew_at_unix_ms(self) -> int:
         """Two thirds of the certificate's life."""
         return renew_at_unix_ms(self.tls.certificate_pem)
+
+    @property
+    def expires_unix_ms(self) -> int:
+        """When the certificate ends. The identity never does."""
+        return expires_unix_ms(self.tls.certificate_pem)
 
     def save(self) -> None:
         """Write everything under `home`, 0700 and 0600; what says "enrolled" comes last."""

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc import aio
 
-from node.agent.enrol import enrol, renew
+from node.agent.enrol import enrol, rejoin, renew
 from node.agent.identity import (
     CertificateRequest,
     NodeCredentials,
@@ -55,20 +56,19 @@ async def test_the_certificate_opens_the_node_port_and_renews(
     network: Network, tmp_path: Path
 ) -> None:
     credentials = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
-    async with node_channel(credentials) as channel:
-        renewed = await renew(credentials, channel)
+    renewed = await renew(credentials, SystemClock(), lambda: node_channel(credentials))
     assert renewed.tls.certificate_pem != credentials.tls.certificate_pem
     assert load_credentials(tmp_path / "n").tls == renewed.tls
-    async with node_channel(renewed) as channel:
-        await renew(renewed, channel)
+    await renew(renewed, SystemClock(), lambda: node_channel(renewed))
 
 
 async def test_a_banned_node_cannot_renew_nor_join_again(network: Network, tmp_path: Path) -> None:
     credentials = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
     await network.store.nodes.ban(credentials.node_id)
-    async with node_channel(credentials) as channel:
-        with pytest.raises(AuthenticationError, match="banned"):
-            await renew(credentials, channel)
+    with pytest.raises(AuthenticationError, match="banned"):
+        await renew(credentials, SystemClock(), lambda: node_channel(credentials))
+    with pytest.raises(AuthenticationError, match="banned"):
+        await rejoin(credentials)
     token = await network.token()
     with pytest.raises(AuthenticationError) as caught:
         await enrol(network.public_address, token, tmp_path / "n", "x")
@@ -251,3 +251,14 @@ def test_a_node_that_never_joined_says_how(tmp_path: Path) -> None:
     for name in ("", "../up", "a/b", "dé"):
         with pytest.raises(ConfigError):
             node_home(name)
+
+
+async def test_an_identity_that_never_enrolled_gets_nothing_without_a_token(
+    network: Network, tmp_path: Path
+) -> None:
+    credentials = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+    stranger = replace(credentials, identity=NodeIdentity.generate())
+    with pytest.raises(AuthenticationError) as caught:
+        await rejoin(stranger)
+    assert caught.value.code == "node_unknown"
+    assert len(await network.store.nodes.list_nodes()) == 1

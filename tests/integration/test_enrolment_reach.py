@@ -13,7 +13,8 @@ from grpc import aio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.agent.enrol import enrol
+from node.agent.enrol import enrol, renew
+from node.agent.identity import load_credentials
 from plait.clock import ManualClock, SystemClock
 from plait.crypto.authority import CertificateAuthority
 from plait.crypto.certificates import COORDINATOR_NAME, node_tls_name
@@ -114,9 +115,7 @@ async def test_a_clock_that_is_wrong(tmp_path: Path, days: int) -> None:
     assert reason == "clock_skew"
 
 
-async def test_a_certificate_that_ended_shuts_the_node_out_until_it_joins_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_certificate_that_ended_shuts_the_node_out_until_it_rejoins(tmp_path: Path) -> None:
     clock = ManualClock(unix_ms=SystemClock().unix_ms() - 8 * DAY_MS)
     async with running_network(tmp_path / "coordinator", clock=clock) as network:
         old = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
@@ -126,7 +125,8 @@ async def test_a_certificate_that_ended_shuts_the_node_out_until_it_joins_again(
                 await control_pb2_grpc.ControlServiceStub(channel).Probe(probe, timeout=5)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         clock.advance(8 * DAY_MS)
-        fresh = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+        fresh = await renew(old, clock, lambda: node_channel(old))
+        assert load_credentials(tmp_path / "n") == fresh
         async with node_channel(fresh) as channel:
             await control_pb2_grpc.ControlServiceStub(channel).Probe(probe, timeout=5)
         assert fresh.node_id == old.node_id

@@ -32,7 +32,7 @@ class EnrolRequest(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     token_secret: _builtins.str
-    """the secret part of the enrolment token"""
+    """the secret part of the enrolment token; empty: enrolled before"""
     identity_key: _builtins.bytes
     """Ed25519 public key, 32 bytes"""
     csr_der: _builtins.bytes
@@ -40,7 +40,7 @@ class EnrolRequest(_message.Message):
     identity_signature: _builtins.bytes
     """Ed25519 over "plait-enrol-v1" || token id || csr_der"""
     token_id: _builtins.str
-    """the public part of the enrolment token"""
+    """the public part of the enrolment token; empty: enrolled before"""
     display_name: _builtins.str
     """what the operator sees; may be empty"""
     def __init__(

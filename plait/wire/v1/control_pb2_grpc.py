@@ -47,7 +47,8 @@ class EnrolmentServiceServicer:
     """
 
     def Enrol(self, request, context):
-        """Trades a single-use token and an identity proof for a certificate.
+        """Trades a single-use token and an identity proof for a certificate. A node that enrolled before, and whose
+        certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
         PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

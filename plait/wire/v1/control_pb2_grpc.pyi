@@ -34,7 +34,8 @@ class EnrolmentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EnrolmentServiceAsyncStub: ...
     Enrol: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnrolRequest, _control_pb2.EnrolResponse]
-    """Trades a single-use token and an identity proof for a certificate.
+    """Trades a single-use token and an identity proof for a certificate. A node that enrolled before, and whose
+    certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
     PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
     """
 
@@ -44,7 +45,8 @@ class EnrolmentServiceAsyncStub(EnrolmentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enrol: _aio.UnaryUnaryMultiCallable[_control_pb2.EnrolRequest, _control_pb2.EnrolResponse]  # type: ignore[assignment]
-    """Trades a single-use token and an identity proof for a certificate.
+    """Trades a single-use token and an identity proof for a certificate. A node that enrolled before, and whose
+    certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
     PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
     """
 
@@ -57,7 +59,8 @@ class EnrolmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.EnrolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.EnrolResponse, _abc.Awaitable[_control_pb2.EnrolResponse]]:
-        """Trades a single-use token and an identity proof for a certificate.
+        """Trades a single-use token and an identity proof for a certificate. A node that enrolled before, and whose
+        certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
         PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
         """
 
