@@ -5,11 +5,8 @@ import random
 import secrets
 from typing import Final
 
-import aiomqtt
-
 from coordinator.shell.telemetry_view import TelemetryView
 from plait import log
-from plait.errors import ConfigError
 from plait.wire.mqtt import BACKOFF_MAX_S, BrokerAddress, open_client
 from plait.wire.telemetry import all_nodes_filter
 
@@ -45,8 +42,8 @@ class TelemetrySubscriber:
             messages_before = self._view.health().messages_total
             try:
                 await self._listen()
-            except (aiomqtt.MqttError, OSError, ValueError, ConfigError) as error:
-                _log.warning("telemetry_broker_away", error=str(error))
+            except Exception as error:  # root: no broker, however odd, may end the coordinator
+                _log.warning("telemetry_broker_away", error=repr(error))
             if self._is_leaving:
                 # The client's own disconnect may have failed and hidden the cancellation.
                 raise asyncio.CancelledError

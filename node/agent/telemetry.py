@@ -18,7 +18,6 @@ import aiomqtt
 from node.ports import TelemetrySource
 from plait import log
 from plait.clock import Clock
-from plait.errors import ConfigError
 from plait.types import NodeId
 from plait.wire.mqtt import BACKOFF_MAX_S, CALL_LIMIT_S, BrokerAddress, open_client
 from plait.wire.telemetry import (
@@ -144,8 +143,8 @@ class TelemetryPublisher:
             published_before = self._published_total
             try:
                 await self._serve_link()
-            except (aiomqtt.MqttError, OSError, ValueError, ConfigError) as error:
-                _log.info("telemetry_link_down", error=str(error), kept=len(self._kept))
+            except Exception as error:  # root: no broker, however odd, may end the node
+                _log.info("telemetry_link_down", error=repr(error), kept=len(self._kept))
             if self._is_leaving:
                 # The client's own farewell may have failed and hidden the cancellation.
                 raise asyncio.CancelledError

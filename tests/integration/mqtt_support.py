@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 import random
 import shutil
 import signal
@@ -12,15 +11,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from coordinator.shell.telemetry import TelemetrySubscriber
 from coordinator.shell.telemetry_view import TelemetryView
 from node.agent.telemetry import TelemetryPublisher
 from plait.clock import SystemClock
+from plait.crypto.authority import CertificateAuthority
+from plait.crypto.certificates import key_to_pem, make_csr, new_tls_key
 from plait.types import LayerSpan, NodeId
 from plait.wire.mqtt import BrokerAddress
 from plait.wire.telemetry import TelemetryReading, default_prefix
@@ -165,70 +162,31 @@ async def publishing_process(
         await process.wait()
 
 
-class Authority:
-    """A small CA that issues P-256 certificates into a folder."""
+class Papers:
+    """A network's authority, and certificates that it issues into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "plait test CA")])
-        certificate = (
-            self._builder(self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_ca_usage(), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.ca_pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        self._authority = CertificateAuthority.create(SystemClock())
+        self.ca_pem = self._authority.certificate_pem.decode("ascii")
         self.ca_path = folder / "ca.pem"
         self.ca_path.write_text(self.ca_pem)
 
-    def issue(self, common_name: str) -> tuple[Path, Path]:
-        """Paths of a certificate and its key; the name is also a DNS name, beside localhost."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName(common_name)])
-        certificate = (
-            self._builder(subject, key)
-            .add_extension(names, critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+    def server(self) -> tuple[Path, Path]:
+        """Paths of a coordinator's or broker's certificate and key, for localhost."""
+        pair = self._authority.issue_server(("localhost",))
+        return self._keep("server", pair.certificate_pem, pair.key_pem)
+
+    def node(self, node_id: str) -> tuple[Path, Path]:
+        """Paths of a node's certificate and key."""
+        key = new_tls_key()
+        certificate_pem = self._authority.issue_node(
+            make_csr(key, NodeId(node_id)), NodeId(node_id)
         )
-        certificate_path = self._folder / f"{common_name}.pem"
-        key_path = self._folder / f"{common_name}.key"
-        certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
+        return self._keep(node_id, certificate_pem, key_to_pem(key))
+
+    def _keep(self, name: str, certificate_pem: bytes, key_pem: bytes) -> tuple[Path, Path]:
+        certificate_path, key_path = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        certificate_path.write_bytes(certificate_pem)
+        key_path.write_bytes(key_pem)
         return certificate_path, key_path
-
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
-    ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(hours=1))
-        )
-
-
-def _ca_usage() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -16,7 +16,7 @@ from plait.wire.mqtt import BrokerAddress, open_client
 from plait.wire.telemetry import TopicKind, node_topic
 from tests.integration.mqtt_support import (
     PREFIX,
-    Authority,
+    Papers,
     listening,
     presence,
     publisher,
@@ -141,9 +141,9 @@ async def test_connections_beyond_the_limit_are_closed(broker: EmbeddedBroker) -
 
 
 async def test_over_tls_with_the_networks_own_authority(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    papers = Papers(tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(*authority.issue("plait-coordinator"))
+    tls.load_cert_chain(*papers.server())
     broker = EmbeddedBroker(secret=SECRET, prefix=PREFIX, tls=tls)
     await broker.start()
     try:
@@ -152,8 +152,8 @@ async def test_over_tls_with_the_networks_own_authority(tmp_path: Path) -> None:
         )
         assert address.uses_tls
         address = address.with_credentials(*broker.node_credentials("na"))
-        trusting = replace(address, ca_pem=authority.ca_pem)
-        listener = broker.listener_address(ca_pem=authority.ca_pem, server_name="plait-coordinator")
+        trusting = replace(address, ca_pem=papers.ca_pem)
+        listener = broker.listener_address(ca_pem=papers.ca_pem, server_name="plait-coordinator")
         async with listening(listener) as view, running(publisher(trusting).run):
             await until(lambda: any(n.telemetry is not None for n in view.nodes()))
             wrong = (

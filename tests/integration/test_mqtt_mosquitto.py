@@ -13,7 +13,7 @@ from plait.wire.mqtt import BrokerAddress, open_client
 from plait.wire.telemetry import TopicKind, node_topic
 from tests.integration.mqtt_support import (
     PREFIX,
-    Authority,
+    Papers,
     free_port,
     listening,
     mosquitto,
@@ -87,16 +87,16 @@ async def test_caller_never_waits_for_a_broker_that_is_away(tmp_path: Path, how:
 
 
 async def test_certificates_name_the_node_and_hold_it_to_its_topics(tmp_path: Path) -> None:
-    port, authority = free_port(), Authority(tmp_path)
-    config = _production_config(tmp_path, authority)
+    port, papers = free_port(), Papers(tmp_path)
+    config = _production_config(tmp_path, papers)
 
     def address(name: str) -> BrokerAddress:
-        certificate_path, key_path = authority.issue(name)
+        certificate_path, key_path = papers.node(name)
         return BrokerAddress(
             host="localhost",
             port=port,
             uses_tls=True,
-            ca_pem=authority.ca_pem,
+            ca_pem=papers.ca_pem,
             certificate_path=certificate_path,
             key_path=key_path,
         )
@@ -112,20 +112,18 @@ async def test_certificates_name_the_node_and_hold_it_to_its_topics(tmp_path: Pa
         async with running(publisher(address("na")).run):
             await until(lambda: any(n.telemetry is not None for n in view.nodes()))
         await until(lambda: presence(view, "na") == "left")
-        stranger = BrokerAddress(
-            host="localhost", port=port, uses_tls=True, ca_pem=authority.ca_pem
-        )
+        stranger = BrokerAddress(host="localhost", port=port, uses_tls=True, ca_pem=papers.ca_pem)
         with pytest.raises(aiomqtt.MqttError):
             async with open_client(stranger, identifier="x"):
                 pass
 
 
-def _production_config(tmp_path: Path, authority: Authority) -> tuple[str, ...]:
+def _production_config(tmp_path: Path, papers: Papers) -> tuple[str, ...]:
     """The shipped configuration with this machine's paths."""
-    certificate_path, key_path = authority.issue("broker")
+    certificate_path, key_path = papers.server()
     (tmp_path / "acl").write_bytes((CONFIG / "acl").read_bytes())
     replaced = {
-        "cafile": authority.ca_path,
+        "cafile": papers.ca_path,
         "certfile": certificate_path,
         "keyfile": key_path,
         "acl_file": tmp_path / "acl",
