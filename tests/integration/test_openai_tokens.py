@@ -1,0 +1,46 @@
+"""SmolLM2's tokenizer, built from the real GGUF, against transformers' reading of the same file."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from coordinator.gateway.detokenize import Utf8Stream
+from coordinator.models import served_models
+from plait.models import tokenizer_source
+from tests.kit.network import SMOLLM, smollm
+
+pytestmark = pytest.mark.slow
+TEXTS = (
+    "The capital of France is Paris.",
+    "def fibonacci(n):\n    return n if n < 2 else fibonacci(n - 1)\n",
+    "Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich 🦊🦊",
+    "価格は12345円です。\t\tЖёлтый щит — I'm, you're, it's.",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "   leading and trailing   ",
+)
+
+
+def test_ids_and_template_are_transformers() -> None:
+    source, _ = smollm()
+    files = tokenizer_source(source)
+    theirs = AutoTokenizer.from_pretrained(files.folder, gguf_file=files.gguf_file)
+    (model,) = served_models([SMOLLM])
+    ours = model.tokenizer
+    for text in TEXTS:
+        ids = ours.encode(text, with_special=False)
+        assert ids == theirs(text, add_special_tokens=False)["input_ids"]
+        stream = Utf8Stream()
+        pieces = [stream.feed(ours.token_bytes(i)) for i in ids]
+        assert "".join(pieces) + stream.flush() == theirs.decode(ids, skip_special_tokens=True)
+    turns = [("system", "Be brief."), ("user", "Hi 🦊"), ("assistant", "Hello."), ("user", "Why?")]
+    assert ours.render_chat(turns) == theirs.apply_chat_template(
+        [{"role": role, "content": content} for role, content in turns],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+
+
+def test_digits_are_cut_as_the_file_says() -> None:
+    """The file names `smollm` as its word rule: digits stand alone, also behind spaces."""
+    (model,) = served_models([SMOLLM])
+    ids = model.tokenizer.encode("a  12", with_special=False)
+    assert [model.tokenizer.token_text(i) for i in ids] == ["a", "  ", "1", "2"]
