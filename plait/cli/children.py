@@ -81,6 +81,11 @@ class Children:
         self.children.append(child)
         return child
 
+    def forget(self, child: Child) -> None:
+        """Wait for a child that was ended on purpose, and watch it no more."""
+        child.process.wait(STOP_S)
+        self.children.remove(child)
+
     def check(self) -> None:
         """Raises ChildError when any child has ended."""
         for child in self.children:

@@ -1,0 +1,53 @@
+"""Real processes that die: a generation goes on where it was, on what is left."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from plait.cli.local_network import LocalNetwork
+from plait.types import FinishReason
+from tests.kit.network import client_of, num_serving, serving_network
+from tests.kit.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.slow
+PROMPT = list(range(40, 72))
+NUM_TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def spare_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    """Two chains of two nodes each: whoever dies, somebody else holds the same layers."""
+    home = tmp_path_factory.mktemp("spare-network")
+    spec = write_tiny_model(home / "tiny")
+    with serving_network(home, str(home / "tiny"), spec, num_nodes=4, num_stages=2) as network:
+        yield network
+
+
+def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
+    spare_network: LocalNetwork,
+) -> None:
+    with client_of(spare_network) as client:
+        undisturbed = client.generate(
+            PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True
+        )
+        assert len(undisturbed.route) == 2, "no node may hold the whole model here"
+        stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+        drawn: list[int] = []
+        killed = ""
+        for delta in stream:
+            drawn.extend(delta.token_ids)
+            if not killed and len(drawn) >= NUM_TOKENS // 10:
+                killed = stream.route[-1].display_name
+                os.kill(spare_network.nodes[killed].pid, signal.SIGKILL)
+        result = stream.result
+    assert drawn == list(undisturbed.token_ids)
+    assert result.num_attempts == 2
+    assert result.finish_reason is FinishReason.LENGTH
+    assert killed not in [hop.display_name for hop in result.route]
+    spare_network.children.forget(spare_network.nodes.pop(killed))
+    view = spare_network.wait(
+        lambda view: num_serving(view) == 3, timeout_s=10, what="the dead node's departure"
+    )
+    assert all(node.kv_tokens_reserved == 0 for node in view.nodes)
