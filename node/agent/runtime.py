@@ -42,6 +42,7 @@ class NodeRuntime:
         self._clock = clock
         self._pending: deque[ev.Event] = deque()
         self._is_handling = False
+        self._is_closed = False
         self._loads: deque[ef.LoadSpan | ef.UnloadSpan] = deque()
         self._load_wake = asyncio.Event()
 
@@ -62,6 +63,8 @@ class NodeRuntime:
     def post(self, event: ev.Event) -> None:
         """Handle an event now, and all that follows from it."""
         pending = self._pending
+        if self._is_closed:
+            return
         pending.append(event)
         if self._is_handling:
             return
@@ -72,6 +75,10 @@ class NodeRuntime:
                     self._perform(effect)
         finally:
             self._is_handling = False
+
+    def close(self) -> None:
+        """From now on nothing is handled: a node that ends its streams blames no neighbour."""
+        self._is_closed = True
 
     def results(self, results: list[StageResult]) -> None:
         """The engine's sink."""

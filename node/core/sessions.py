@@ -79,7 +79,6 @@ class Sessions:
         """The slots are ours: open the next stage, and on the first one start the prefill."""
         session = self._find(request_id, epoch)
         if session is None or session.state is not SessionState.OPENING:
-            out.append(ReleaseKv(request_id, epoch))
             return
         session.state = SessionState.OPEN
         session.active_ms = now_ms

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -21,7 +21,12 @@ _CONTROL: Final = frozenset({"credit", "ping", "pong"})
 
 
 class LinkEnded(Exception):  # noqa: N818 - how a link's tasks leave their group
-    """The stream is over; says why."""
+    """The stream is over; says why, and with which status an accepted call should end."""
+
+    def __init__(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
 
 
 class LinkCounters:
@@ -77,23 +82,24 @@ class NeighbourLink:
         self._heard_s = now_s()
         self._progress_s = now_s()
 
-    async def run(self) -> str:
+    async def run(self) -> LinkEnded:
         """Serve the stream; returns why it ended. Cancelling ends it too."""
-        reason = "the stream ended"
+        end = LinkEnded("the call had ended")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read())
                 group.create_task(self._write())
                 group.create_task(self._watch())
         except* LinkEnded as ended:
-            reason = str(ended.exceptions[0])
+            first = ended.exceptions[0]
+            end = first if isinstance(first, LinkEnded) else end
         except* aio.AioRpcError as failed:
-            reason = describe_rpc_error(failed.exceptions[0])
+            end = LinkEnded(describe_rpc_error(failed.exceptions[0]))
         except* (aio.UsageError, aio.InternalError, asyncio.InvalidStateError):
-            reason = "the call had ended"
+            pass
         finally:
             self._stream.cancel()
-        return reason
+        return end
 
     async def _read(self) -> None:
         counters, window = self._counters, self._window
@@ -102,7 +108,7 @@ class NeighbourLink:
             counters.received_frames += 1
             counters.received_bytes += len(data)
             if len(data) > self._limits.frame_bytes_max:
-                await self._refuse_oversize(len(data))
+                self._refuse_oversize(len(data))
             try:
                 frame = data_pb2.LinkFrame.FromString(data)
             except DecodeError:
@@ -120,11 +126,10 @@ class NeighbourLink:
             self._inbox.post(self._reader.link_event(self.neighbour_id, frame))
         raise LinkEnded("the neighbour closed the stream")
 
-    async def _refuse_oversize(self, num_bytes: int) -> None:
+    def _refuse_oversize(self, num_bytes: int) -> NoReturn:
         message = f"a frame of {num_bytes} bytes, at most {self._limits.frame_bytes_max} allowed"
         self._inbox.post(rejected(self.neighbour_id, "frame_oversize", message))
-        await self._stream.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-        raise LinkEnded(f"resource_exhausted: {message}")
+        raise LinkEnded(message, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def _count_taken(self, window: Window) -> None:
         if window.took():

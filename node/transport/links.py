@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+import grpc
 from grpc import aio
 
 from node.core import events as ev
@@ -14,7 +15,7 @@ from node.core.messages import LinkMessage
 from node.ports import Inbox, LinkStats
 from node.transport.decode import FrameReader
 from node.transport.flow import FlowLimits, Outbox
-from node.transport.link import LinkCounters, NeighbourLink
+from node.transport.link import LinkCounters, LinkEnded, NeighbourLink
 from node.transport.streams import ChannelFactory, DialledStream, FrameStream
 from plait import log
 from plait.types import NodeId
@@ -56,6 +57,7 @@ class LinkTable:
         self._ways: dict[NodeId, Way] = {}
         self._counters: dict[NodeId, LinkCounters] = {}
         self._num_streams = 0
+        self._dialled: set[NodeId] = set()
         self._group: asyncio.TaskGroup | None = None
 
     def set_frame_bytes_max(self, frame_bytes_max: int) -> None:
@@ -81,6 +83,7 @@ class LinkTable:
             return
         if way is None:
             way = self._ways[neighbour_id] = Way(Outbox(self._limits))
+        self._dialled.add(neighbour_id)
         way.dialling = self._group.create_task(
             self._dial_and_serve(neighbour_id, tuple(addresses), way)
         )
@@ -104,12 +107,23 @@ class LinkTable:
             for neighbour_id, counters in self._counters.items()
         )
 
-    async def serve(self, neighbour_id: NodeId, stream: FrameStream) -> str:
+    def dialled(self) -> tuple[NodeId, ...]:
+        """Neighbours whose stream this node opened or is opening, for tests and operators."""
+        return tuple(self._dialled)
+
+    def sent_to(self, neighbour_id: NodeId) -> tuple[int, int]:
+        """(frames, bytes) sent to a neighbour since the start."""
+        counters = self._counters.get(neighbour_id)
+        return (counters.sent_frames, counters.sent_bytes) if counters is not None else (0, 0)
+
+    async def serve(self, neighbour_id: NodeId, stream: FrameStream) -> LinkEnded:
         """Run an accepted or dialled stream to its end; returns why it ended."""
         way = self._ways.get(neighbour_id)
         if way is None:
             if len(self._ways) >= NEIGHBOURS_MAX:
-                return "this node takes no more neighbours"
+                return LinkEnded(
+                    "this node takes no more neighbours", grpc.StatusCode.RESOURCE_EXHAUSTED
+                )
             way = self._ways[neighbour_id] = Way(Outbox(self._limits))
         self._num_streams += 1
         stream_id = self._num_streams
@@ -127,12 +141,12 @@ class LinkTable:
             counters=self._counters.setdefault(neighbour_id, LinkCounters()),
             now_s=self._now_s,
         )
-        reason = "this node closed the stream"
+        end = LinkEnded("the stream was cancelled")
         try:
-            reason = await link.run()
+            end = await link.run()
         finally:
-            self._drop(neighbour_id, way, stream_id, reason)
-        return reason
+            self._drop(neighbour_id, way, stream_id, end.reason)
+        return end
 
     def _adopt(self, way: Way, stream_id: int) -> Outbox:
         """The first stream takes the way's queue; a second one only listens until it is needed."""

@@ -28,8 +28,8 @@ def handlers(links: LinkTable, identity: PeerIdentity) -> grpc.GenericRpcHandler
 
     async def exchange(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
         neighbour_id = await known(context)
-        reason = await links.serve(neighbour_id, AcceptedStream(context))
-        context.set_details(reason)
+        end = await links.serve(neighbour_id, AcceptedStream(context))
+        await context.abort(end.code, end.reason)
 
     async def probe(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
         await known(context)

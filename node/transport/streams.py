@@ -7,7 +7,6 @@ and sizes are counted exactly.
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import grpc
 from grpc import aio
 
 from plait.types import NodeId
@@ -31,10 +30,6 @@ class FrameStream(Protocol):
         ...
 
     async def write(self, frame: bytes) -> None: ...
-
-    async def refuse(self, code: grpc.StatusCode, message: str) -> None:
-        """End the call and say why, as far as this end can."""
-        ...
 
     def cancel(self) -> None: ...
 
@@ -65,9 +60,6 @@ class DialledStream:
     async def write(self, frame: bytes) -> None:
         await self._call.write(frame)
 
-    async def refuse(self, code: grpc.StatusCode, message: str) -> None:
-        self._call.cancel()
-
     def cancel(self) -> None:
         self._call.cancel()
 
@@ -89,9 +81,6 @@ class AcceptedStream:
 
     async def write(self, frame: bytes) -> None:
         await self._context.write(frame)
-
-    async def refuse(self, code: grpc.StatusCode, message: str) -> None:
-        await self._context.abort(code, message)
 
     def cancel(self) -> None:
         """The call ends when its handler returns."""

@@ -25,6 +25,7 @@ from node.transport.decode import FrameReader
 from node.transport.flow import FlowLimits
 from node.transport.gateway import GatewayLink
 from node.transport.links import LinkTable
+from node.transport.probe import LinkProbe
 from plait.clock import SystemClock
 from plait.crypto.identity import new_ed25519
 from plait.crypto.tickets import TicketSigner, TicketVerifier
@@ -164,10 +165,12 @@ class NodeKit:
     server: aio.Server
     address: str
     told: Told
+    probe: LinkProbe
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def kill(self) -> None:
         """As if the process had died: every stream ends at once."""
+        self.runtime.close()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -234,7 +237,19 @@ class Ring:
         runtime.connect(links=links, gateway=gateway, reporter=told, leaver=told)
         engine.start(runtime.results)
         kit = NodeKit(
-            node_id, span, engine, runtime, links, gateway, server, f"127.0.0.1:{port}", told
+            node_id,
+            span,
+            engine,
+            runtime,
+            links,
+            gateway,
+            server,
+            f"127.0.0.1:{port}",
+            told,
+            LinkProbe(
+                lambda address, _: insecure_channel(address, node_id),
+                asyncio.get_running_loop().time,
+            ),
         )
         kit.tasks = [asyncio.create_task(part.run()) for part in (runtime, links, gateway)]
         self.nodes.append(kit)
