@@ -14,8 +14,9 @@ from plait.types import HeldSpan, ModelSpec, RequestId
 class Batcher:
     """Admits sequences against the KV ledger and works against a bounded queue.
 
-    A step takes works in the order they came, one of a sequence, until `step_tokens_max` is
-    reached; the oldest is always taken, so that nothing starves and nothing is too long to run.
+    A step takes works in the order they came, one of a sequence. Decodes always go along: they
+    wait for nobody's prompt. Prefill rows are limited to `step_tokens_max` a step, which bounds the
+    gap between two tokens; the oldest work is always taken, so that nothing starves.
     """
 
     def __init__(self, *, step_tokens_max: int, queue_tokens_max: int) -> None:
@@ -127,18 +128,19 @@ class Batcher:
         taken: list[StepItem] = []
         later: deque[StepItem] = deque()
         busy: set[Hashable] = set()
-        tokens = 0
+        prefill_tokens = 0
         while self._queue:
             item = self._queue.popleft()
-            fits = not taken or tokens + item.work.num_tokens <= self._step_tokens_max
+            rows = item.work.num_tokens if item.work.num_tokens > 1 else 0
+            fits = not taken or rows == 0 or prefill_tokens + rows <= self._step_tokens_max
             if fits and item.sequence.key not in busy:
                 taken.append(item)
-                tokens += item.work.num_tokens
+                prefill_tokens += rows
             else:
                 later.append(item)
             busy.add(item.sequence.key)
         self._queue = later
-        self.queue_tokens -= tokens
+        self.queue_tokens -= sum(item.work.num_tokens for item in taken)
         return closed, taken
 
     def _forget(self, sequence: Sequence) -> None:

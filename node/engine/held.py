@@ -1,7 +1,8 @@
 """From a source of weights to something that runs: memory, weights, cache, runner."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 import torch
 
@@ -11,7 +12,8 @@ from node.engine.linear import can_pack
 from node.engine.loader import load_stage
 from node.engine.memory import plan_memory
 from node.engine.runner import Runner
-from node.ports import LoadProgress
+from node.engine.sequence import StepItem
+from node.ports import LoadProgress, StageResult
 from plait.errors import ModelError, WeightsError
 from plait.models.opening import prefetch
 from plait.models.source import TensorSource, span_tensor_names
@@ -21,8 +23,43 @@ OpenSource = Callable[[ModelSource], TensorSource]
 """Opens weights; may take its time. Raises ModelError or WeightsError."""
 
 
+class StepRunner(Protocol):
+    """Runs steps of what is held; lives in the engine's thread."""
+
+    def run(self, items: list[StepItem]) -> list[StageResult]:
+        """One result for each item, in order."""
+        ...
+
+    def free(self, key: Hashable) -> None:
+        """Give a closed sequence's slots back."""
+        ...
+
+
+class SpanLoader(Protocol):
+    """Turns a source of weights into a runner."""
+
+    def usable_bytes(self) -> int:
+        """What weights, buffers and KV may take together."""
+        ...
+
+    def load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        *,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> tuple[StepRunner, HeldSpan]: ...
+
+    def release(self) -> None:
+        """Give memory that nothing refers to any more back to the system."""
+        ...
+
+
 class Loader:
-    """Loads spans onto one device within its memory."""
+    """Loads spans onto one device within its memory: the SpanLoader of a real node."""
 
     def __init__(
         self,

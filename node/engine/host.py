@@ -11,9 +11,8 @@ import torch
 
 from node.engine.batcher import Batcher
 from node.engine.device import Device
-from node.engine.held import Loader, OpenSource
+from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
 from node.engine.measure import measure_device, measure_layer
-from node.engine.runner import Runner
 from node.engine.sequence import StepItem
 from node.ports import (
     DeviceReport,
@@ -30,6 +29,9 @@ from plait.types import HeldSpan, LayerSpan, LayerTiming, ModelSource, ModelSpec
 _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 30.0
 _IDLE_WAIT_S = 1.0
+_STEP_TOKENS_MAX = {"cpu": 256, "cuda": 2048}
+"""Prefill rows of a step: more than saturate the device, few enough for the decodes beside them."""
+
 _STAGE_MS_KEPT = 0.9
 """Share of the old value when a step's time is averaged into `stage_ms`."""
 
@@ -38,8 +40,9 @@ class ThreadedEngineHost:
     """Owns the device in one thread; the event loop only queues and hears.
 
     `memory_bytes` caps what is used of the device (None: what is free when it is asked for),
-    `num_threads` is torch's, in the engine's thread (None: torch's default). `open_source` opens
-    weights; `now_ns` measures steps.
+    `num_threads` is torch's, in the engine's thread (None: torch's default), `step_tokens_max` the
+    prefill rows of one step. `open_source` opens weights; `now_ns` measures steps; `loader` stands
+    in for the real one in tests.
     """
 
     def __init__(
@@ -49,13 +52,16 @@ class ThreadedEngineHost:
         *,
         memory_bytes: int | None = None,
         kv_tokens_max: int = 32_768,
-        step_tokens_max: int = 512,
+        step_tokens_max: int | None = None,
         queue_tokens_max: int = 65_536,
         num_threads: int | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
+        loader: SpanLoader | None = None,
     ) -> None:
         self._device = device
-        self._loader = Loader(
+        if step_tokens_max is None:
+            step_tokens_max = _STEP_TOKENS_MAX[device.kind]
+        self._loader: SpanLoader = loader or Loader(
             device,
             open_source,
             memory_bytes=memory_bytes,
@@ -72,7 +78,7 @@ class ThreadedEngineHost:
         self._sink: ResultSink | None = None
         self._stopping = False
         self._calls: set[asyncio.Future[Any]] = set()
-        self._runner: Runner | None = None
+        self._runner: StepRunner | None = None
         self._stage_ms = 0.0
         self._tokens_total = 0
         self._steps_total = 0
@@ -220,12 +226,12 @@ class ThreadedEngineHost:
                 continue
             assert self._runner is not None
             for key in closed:
-                self._runner.pool.free(key)
+                self._runner.free(key)
             if items:
                 self._step(self._runner, items)
         self._drop()
 
-    def _step(self, runner: Runner, items: list[StepItem]) -> None:
+    def _step(self, runner: StepRunner, items: list[StepItem]) -> None:
         started_ns = self._now_ns()
         try:
             results = runner.run(items)

@@ -1,5 +1,6 @@
 """Runs one step: works of several sequences through the layers each of them asked for."""
 
+from collections.abc import Hashable
 from itertools import pairwise
 
 import torch
@@ -38,6 +39,10 @@ class Runner:
         self.pool = pool
         self._device = device
         self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
+
+    def free(self, key: Hashable) -> None:
+        """Give a closed sequence's slots back."""
+        self.pool.free(key)
 
     @torch.inference_mode()
     def run(self, items: list[StepItem]) -> list[StageResult]:

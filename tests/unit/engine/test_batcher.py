@@ -136,9 +136,23 @@ def test_a_step_stays_within_its_tokens_and_starves_nobody() -> None:
     batcher.submit(work("b", 0, [1] * 20))  # more than a step holds
     batcher.submit(work("c", 0, [1] * 3))
     assert taken_names(batcher) == [("a", 0), ("c", 0)]
-    batcher.submit(work("c", 3, [1]))
+    batcher.submit(work("c", 3, [1, 2]))
     assert taken_names(batcher) == [("b", 0)]
     assert taken_names(batcher) == [("c", 3)]
+
+
+def test_decodes_wait_for_nobodys_prompt() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b", "c"):
+        batcher.open(opened(name, kv_tokens=30))
+    batcher.submit(work("a", 0, [1] * 8))
+    batcher.submit(work("a", 8, [1] * 8))
+    batcher.submit(work("b", 0, [1]))
+    batcher.submit(work("c", 0, [1]))
+    assert taken_names(batcher) == [("a", 0), ("b", 0), ("c", 0)]
+    batcher.submit(work("b", 1, [1]))
+    assert taken_names(batcher) == [("a", 8), ("b", 1)]
+    assert batcher.queue_tokens == 0
 
 
 def test_the_queue_is_bounded() -> None:

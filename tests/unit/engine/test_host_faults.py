@@ -1,0 +1,225 @@
+"""What the engine's thread does when steps fail, take long, or lose their sequence."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from node.engine.held import StepRunner
+from node.engine.host import ThreadedEngineHost
+from node.engine.sequence import StepItem
+from node.ports import LoadProgress, SequenceOpen, StageResult, StageWork
+from plait.errors import UnavailableError
+from plait.models.source import TensorSource
+from plait.types import (
+    DType,
+    HeldSpan,
+    LayerSpan,
+    ModelSource,
+    ModelSpec,
+    RequestId,
+    SourceKind,
+)
+from tests.unit.engine.kit import CPU, tiny_model
+
+DEADLINE_S = 10.0
+SPEC = tiny_model("llama").spec
+
+
+class GatedRunner:
+    """Runs a step when it is let, or fails it; remembers which sequences were freed."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.let = threading.Semaphore(0)
+        self.failure: Exception | None = None
+        self.freed: list[Hashable] = []
+        self.steps: list[list[str]] = []
+
+    def run(self, items: list[StepItem]) -> list[StageResult]:
+        self.entered.release()
+        assert self.let.acquire(timeout=DEADLINE_S)
+        self.steps.append([item.work.request_id for item in items])
+        if self.failure is not None:
+            raise self.failure
+        return [
+            StageResult(w.request_id, w.epoch, w.position, w.num_tokens, token_id=7)
+            for w in (item.work for item in items)
+        ]
+
+    def free(self, key: Hashable) -> None:
+        self.freed.append(key)
+
+
+class GatedLoader:
+    """Hands out one runner for any span."""
+
+    def __init__(self) -> None:
+        self.runner = GatedRunner()
+
+    def usable_bytes(self) -> int:
+        return 1 << 30
+
+    def load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        *,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> tuple[StepRunner, HeldSpan]:
+        held = HeldSpan(
+            model_id=spec.model_id,
+            span=span,
+            allocation_epoch=allocation_epoch,
+            digest="",
+            weight_bytes=0,
+            read_bytes=0,
+            kv_tokens_max=kv_tokens_min,
+        )
+        return self.runner, held
+
+    def release(self) -> None:
+        return None
+
+
+def never(_source: ModelSource) -> TensorSource:
+    raise AssertionError("nothing is read here")
+
+
+class Story:
+    """An engine over a gated runner, with all layers held."""
+
+    def __init__(self) -> None:
+        loader = GatedLoader()
+        self.runner = loader.runner
+        self.engine = ThreadedEngineHost(CPU, never, loader=loader)
+        self.results: asyncio.Queue[StageResult] = asyncio.Queue()
+
+    def hear(self, results: list[StageResult]) -> None:
+        for result in results:
+            self.results.put_nowait(result)
+
+    async def load(self) -> None:
+        await self.engine.load(
+            SPEC,
+            ModelSource(kind=SourceKind.PATH, name="tiny"),
+            SPEC.whole,
+            allocation_epoch=1,
+            kv_tokens_min=100,
+            progress=lambda *_at: None,
+        )
+
+    def open(self, name: str, *, epoch: int = 1) -> None:
+        self.engine.open(
+            SequenceOpen(
+                request_id=RequestId(name),
+                epoch=epoch,
+                span=SPEC.whole,
+                kv_tokens=50,
+                wire_dtype=DType.FLOAT32,
+            )
+        )
+
+    def submit(self, name: str, position: int, *, epoch: int = 1) -> None:
+        self.engine.submit(StageWork(RequestId(name), epoch, position, 1, token_ids=[1]))
+
+    async def step_begins(self) -> None:
+        assert await asyncio.to_thread(self.runner.entered.acquire, timeout=DEADLINE_S)
+
+    async def next(self) -> StageResult:
+        return await asyncio.wait_for(self.results.get(), DEADLINE_S)
+
+
+@asynccontextmanager
+async def story() -> AsyncIterator[Story]:
+    told = Story()
+    told.engine.start(told.hear)
+    try:
+        await told.load()
+        yield told
+    finally:
+        told.runner.let.release(100)
+        await told.engine.stop()
+
+
+async def test_a_step_that_fails_fails_its_requests_and_nothing_else() -> None:
+    async with story() as told:
+        told.runner.let.release(100)
+        told.runner.failure = RuntimeError("out of memory")
+        told.open("a")
+        told.submit("a", 0)
+        failed = await told.next()
+        assert failed.error is not None and failed.error.code == "engine_error"
+        assert "out of memory" in failed.error.message
+        told.runner.failure = None
+        told.open("b")
+        told.submit("b", 0)
+        assert (await told.next()).token_id == 7
+
+
+async def test_results_of_a_sequence_closed_meanwhile_are_dropped() -> None:
+    async with story() as told:
+        told.open("a")
+        told.open("b")
+        told.submit("a", 0)
+        await told.step_begins()
+        told.engine.close(RequestId("a"), 1)
+        assert told.engine.stats().kv_tokens_reserved == 50
+        told.submit("b", 0)
+        told.runner.let.release(2)
+        assert (await told.next()).request_id == "b"
+        assert told.results.empty() and told.runner.freed == [("a", 1)]
+
+
+async def test_works_that_come_during_a_step_share_the_next() -> None:
+    async with story() as told:
+        told.open("a")
+        told.open("b")
+        told.submit("a", 0)
+        await told.step_begins()
+        told.submit("a", 1)
+        told.submit("b", 0)
+        told.submit("a", 2)
+        assert told.engine.stats().queue_tokens == 3
+        told.runner.let.release(3)
+        for _ in range(4):
+            await told.next()
+        assert told.runner.steps == [["a"], ["a", "b"], ["a"]]
+
+
+async def test_unloading_answers_the_works_that_wait() -> None:
+    async with story() as told:
+        told.open("a")
+        told.submit("a", 0)
+        await told.step_begins()
+        told.submit("a", 1)
+        unloading = asyncio.create_task(told.engine.unload())
+        await asyncio.sleep(0)  # the call is queued
+        told.runner.let.release(1)
+        await asyncio.wait_for(unloading, DEADLINE_S)
+        assert (await told.next()).token_id == 7  # the step under way was finished
+        lost = await told.next()
+        assert lost.error is not None and lost.error.code == "span_unloaded"
+        assert lost.position == 1
+        told.submit("a", 2)
+        assert told.engine.late_works_total == 1
+
+
+async def test_stopping_answers_calls_that_wait() -> None:
+    async with story() as told:
+        told.open("a")
+        told.submit("a", 0)
+        await told.step_begins()
+        call = asyncio.create_task(told.engine.unload())
+        await asyncio.sleep(0)  # the call is queued
+        stopping = asyncio.create_task(told.engine.stop())
+        await asyncio.sleep(0)
+        told.runner.let.release(1)
+        await asyncio.wait_for(stopping, DEADLINE_S)
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(call, DEADLINE_S)
