@@ -54,11 +54,15 @@ def allocate(
     except ImportError as error:
         warning = f"planned without the solver: {error}"
         return allocate_greedy(problem, warnings=(warning,), clock=watch)
-    draft = _stable_draft(problem, _planners(problem), chooser)
+    planners = _planners(problem)
+    draft = _stable_draft(problem, planners, chooser)
+    # Spare nodes complete further chains, which the ILP does not see: compare whole plans.
+    rival = _stable_draft(problem, planners, greedy_chooser)
+    is_rival = rival.worth() > draft.worth()
     plan = _finish(
-        draft,
-        chooser.solver,
-        chooser.status,
+        rival if is_rival else draft,
+        "greedy" if is_rival else chooser.solver,
+        "feasible" if is_rival else chooser.status,
         warnings=chooser.warnings,
         solve_ms=watch.monotonic_ms() - started_ms,
     )

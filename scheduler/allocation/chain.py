@@ -68,7 +68,10 @@ class ChainPlanner:
     def best(
         self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool = False
     ) -> Chain | None:
-        """The best chain that uses all of `node_ids` on `target`, or None where it cannot fit."""
+        """The best chain found over all of `node_ids` on `target`; None where it cannot fit.
+
+        `is_thorough` tries every rotation of the ring, and moves single layers while that helps.
+        """
         if not node_ids or len(node_ids) > len(target):
             return None
         best: Chain | None = None
@@ -77,7 +80,27 @@ class ChainPlanner:
                 chain = self._evaluate(order, counts, target)
                 if best is None or _rank(chain) > _rank(best):
                     best = chain
+        if best is not None and is_thorough:
+            best = self._polish(best, target)
         return best
+
+    def _polish(self, chain: Chain, target: LayerSpan) -> Chain:
+        """Move one layer from a stage to another as long as the chain gets better."""
+        order = chain.node_ids
+        caps = self._caps(order, target)
+        counts = [len(span) for _, span in chain.stages]
+        for _ in range(2 * len(target)):
+            moved = [
+                self._evaluate(order, _moved(counts, i, j), target)
+                for i in range(len(order))
+                for j in range(len(order))
+                if i != j and counts[i] > 1 and counts[j] < caps[j]
+            ]
+            better = max(moved, key=_rank, default=chain)
+            if _rank(better) <= _rank(chain):
+                break
+            chain, counts = better, [len(span) for _, span in better.stages]
+        return chain
 
     def evaluate(
         self,
@@ -234,6 +257,13 @@ class ChainPlanner:
             counts[i] += taken
             left -= taken
         return tuple(counts)
+
+
+def _moved(counts: Sequence[int], i: int, j: int) -> list[int]:
+    moved = list(counts)
+    moved[i] -= 1
+    moved[j] += 1
+    return moved
 
 
 def _rank(chain: Chain) -> tuple[float, float]:

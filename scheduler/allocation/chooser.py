@@ -1,4 +1,4 @@
-"""Chains chosen by the pattern ILP, held against the greedy ones."""
+"""Chains chosen by the pattern ILP; the greedy ones are among its columns."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class IlpChooser:
     def __call__(
         self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
     ) -> Chains:
-        """The better of the ILP's chains and the greedy ones."""
+        """The ILP's chains, or the greedy ones where the solver does not do its work."""
         greedy = greedy_chooser(planners, free, must)
         if not free:
             return greedy
@@ -41,7 +41,7 @@ class IlpChooser:
             self.warnings = (f"planned without the solver: {error}",)
             return greedy
         if _worth(chains, must) < _worth(greedy, must):
-            return greedy
+            return greedy  # within the solver's gap, or it did not work at all
         self.solver, self.status = solution.solver, solution.status
         return chains
 

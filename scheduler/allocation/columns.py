@@ -12,6 +12,7 @@ from scheduler.allocation.classes import EXACT_NODES_MAX, NodeClass
 COLUMNS_MAX: Final = 500
 STEPS_MAX: Final = 20_000
 STAGES_MAX: Final = 16
+THOROUGH_NODES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ def make_columns(
     """Columns of all models: `seeds`, and patterns inside a region, a pair of regions, or all."""
     columns = {(c.planner.spec.model_id, c.counts): c for c in seeds}
     scopes = _scopes(classes)
+    is_thorough = sum(len(c.members) for c in classes) <= THOROUGH_NODES_MAX
     share = max(20, COLUMNS_MAX // (len(planners) * len(scopes)))
     for planner in planners:
         for scope in scopes:
@@ -37,7 +39,9 @@ def make_columns(
                 key = (planner.spec.model_id, counts)
                 if key in columns:
                     continue
-                chain = planner.best(_pick(classes, counts), planner.spec.whole)
+                chain = planner.best(
+                    _pick(classes, counts), planner.spec.whole, is_thorough=is_thorough
+                )
                 if chain is not None and chain.score > 0.0:
                     columns[key] = Column(planner, counts, chain)
     return list(columns.values())

@@ -35,6 +35,10 @@ class Draft:
         taken = {n for spans in self.spans.values() for n in spans}
         return sorted(n for n in self.planners[0].profiles if n not in taken)
 
+    def worth(self) -> tuple[int, float]:
+        """Models served, then score."""
+        return sum(bool(spans) for spans in self.spans.values()), round(self.score, 6)
+
     def placements(self) -> tuple[Placement, ...]:
         """In the order of models, spans and nodes."""
         return tuple(

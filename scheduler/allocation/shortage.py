@@ -21,11 +21,12 @@ def span_bytes(spec: ModelSpec, span: LayerSpan, dtype: DType, kv_tokens: int) -
 def coverable_layers(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> int:
     """Layers from the first on that the nodes can hold together, less than the model's."""
     spec = planner.spec
-    rooms = sorted((planner.cap(n, is_first=False, is_last=False) for n in node_ids), reverse=True)
-    total = sum(rooms)
-    if node_ids:
-        # One of them holds the embedding; the head goes with the layers that are missing.
-        total -= min(_embedding_loss(planner, n) for n in node_ids)
+    firsts = [n for n in node_ids if planner.cap(n, is_first=True, is_last=False) > 0]
+    if not firsts:
+        return 0
+    # One of them holds the embedding; the head goes with the layers that are missing.
+    total = sum(planner.cap(n, is_first=False, is_last=False) for n in node_ids)
+    total -= min(_embedding_loss(planner, n) for n in firsts)
     return max(0, min(total, spec.num_layers - 1))
 
 
@@ -48,6 +49,11 @@ def shortage_error(
     dtype = _common_dtype(list(planner.profiles.values()))
     short = sum(span_bytes(spec, span, dtype, planner.kv_tokens_min) for span in missing)
     largest = max((p.memory_bytes for p in planner.profiles.values()), default=0)
+    # Whoever comes must at least hold one layer with the embedding or the head.
+    ends = (LayerSpan(0, 1), LayerSpan(spec.num_layers - 1, spec.num_layers))
+    least = max(span_bytes(spec, span, dtype, planner.kv_tokens_min) for span in ends)
+    if any(span.start == 0 or span.end == spec.num_layers for span in missing):
+        largest = max(largest, least)
     layers = ", ".join(str(span) for span in missing)
     return UnavailableError(
         f"not enough memory for {spec.model_id}: layers {layers} of {spec.num_layers} fit on none "

@@ -1,0 +1,105 @@
+"""The router against a twin that tries every chain."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.types import LayerSpan, NodeId
+from scheduler.cost import Links, stage_cost
+from scheduler.selection import Candidate, Query, select_route
+from scheduler.selection.candidates import price
+from tests.unit.scheduler.pools import node, tiny_model
+
+LAYERS = 5
+SPEC = tiny_model(LAYERS)
+
+
+@st.composite
+def nets(draw: st.DrawFn) -> tuple[list[Candidate], Links, Query]:
+    candidates, profiles = [], []
+    for index in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, LAYERS - 1))
+        end = draw(st.integers(start + 1, LAYERS))
+        profile = node(
+            f"n{index}",
+            layer_ms=draw(st.sampled_from([0.5, 1.0, 4.0])),
+            rtt_ms=draw(st.sampled_from([1.0, 30.0])),
+        )
+        profiles.append(profile)
+        candidates.append(
+            Candidate(
+                node_id=profile.node_id,
+                incarnation=1,
+                span=LayerSpan(start, end),
+                cost=stage_cost(profile, SPEC),
+                kv_tokens_free=draw(st.sampled_from([50, 100, 200])),
+                kv_tokens_max=200,
+                num_requests=draw(st.integers(0, 3)),
+            )
+        )
+    query = Query(
+        spec=SPEC,
+        prompt_tokens=draw(st.integers(1, 60)),
+        new_tokens=draw(st.integers(1, 40)),
+        kv_tokens=100,
+        hop_bytes=1_152,
+    )
+    rtt = [
+        ((NodeId(a.node_id), NodeId(b.node_id)), draw(st.sampled_from([1.0, 80.0])))
+        for a, b in itertools.combinations(candidates, 2)
+        if draw(st.booleans())
+    ]
+    return candidates, Links(profiles, rtt), query
+
+
+def naive(candidates: list[Candidate], links: Links, query: Query) -> float | None:
+    """The least cost over every order of nodes and every way to cut the layers."""
+    best: float | None = None
+    able = [c for c in candidates if c.kv_tokens_free >= query.kv_tokens]
+    for size in range(1, min(len(able), LAYERS) + 1):
+        for chain in itertools.permutations(able, size):
+            for cuts in itertools.combinations(range(1, LAYERS), size - 1):
+                edges = list(itertools.pairwise((0, *cuts, LAYERS)))
+                if all(
+                    c.span.start <= a and b <= c.span.end
+                    for c, (a, b) in zip(chain, edges, strict=True)
+                ):
+                    total = cost(list(chain), edges, links, query)
+                    best = total if best is None else min(best, total)
+    return best
+
+
+def cost(chain: list[Candidate], edges: list[tuple[int, int]], links: Links, query: Query) -> float:
+    steps = query.new_tokens
+    total = links.coordinator_rtt_ms(chain[0].node_id) / 2
+    for candidate, (a, b) in zip(chain, edges, strict=True):
+        own = price(candidate, query)
+        total += own.fixed + (b - a) * own.per_layer
+    total += price(chain[-1], query).head
+    for one, two in itertools.pairwise(chain):
+        total += (1 + steps) * links.rtt_ms(one.node_id, two.node_id) / 2
+        num_bytes = query.hop_bytes * (query.prompt_tokens + steps)
+        total += 1e3 * num_bytes / links.bytes_per_s(one.node_id, two.node_id)
+    first, last = chain[0].node_id, chain[-1].node_id
+    return total + steps * links.rtt_ms(last, first) / 2 + links.coordinator_rtt_ms(last) / 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(nets())
+def test_the_router_finds_what_the_twin_finds(net: tuple[list[Candidate], Links, Query]) -> None:
+    candidates, links, query = net
+    best = naive(candidates, links, query)
+    choice = select_route(candidates, query, links)
+    if choice is None:
+        assert best is None
+        return
+    assert best is not None
+    at = 0
+    for stage in choice.route:
+        holder = next(c for c in candidates if c.node_id == stage.node_id)
+        assert stage.span.start == at and holder.span.contains(stage.span)
+        at = stage.span.end
+    assert at == LAYERS
+    assert len({stage.node_id for stage in choice.route}) == len(choice.route)
+    assert abs(choice.total_ms - best) < 1e-6 * best

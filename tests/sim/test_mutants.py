@@ -1,0 +1,50 @@
+"""A green simulator proves nothing by itself: every guard, taken out, must be noticed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.sim.mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 4
+
+
+def hunt(mutant: Mutant, folder: Path) -> str:
+    """Copy the package, change the line, run the stories and the simulator on it."""
+    package = mutant.path.split("/", 1)[0]
+    shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    target = folder / mutant.path
+    target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.hunt", str(SEEDS)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return (done.stdout.strip() or done.stderr.strip()[-300:]).splitlines()[-1]
+
+
+def test_every_mutant_changes_exactly_one_place() -> None:
+    for mutant in MUTANTS:
+        text = (ROOT / mutant.path).read_text("utf-8")
+        assert text.count(mutant.old) == 1, (mutant.name, text.count(mutant.old))
+
+
+@pytest.mark.slow
+def test_every_mutant_is_caught(tmp_path: Path) -> None:
+    folders = [tmp_path / f"m{index:02d}" for index in range(len(MUTANTS))]
+    with ThreadPoolExecutor(2) as pool:
+        caught = list(pool.map(hunt, MUTANTS, folders))
+    survivors = [m.name for m, by in zip(MUTANTS, caught, strict=True) if by == "survived"]
+    for mutant, by in zip(MUTANTS, caught, strict=True):
+        print(f"{mutant.name:45s} {by}")  # noqa: T201 - shown when the test fails
+    assert survivors == []
