@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.metadata
+import os
 import random
 import signal
 import socket
@@ -25,6 +26,7 @@ from coordinator.shell.first_start import (
     save_profile,
     write_token_files,
 )
+from coordinator.shell.ownership import sole_owner
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import Store, open_store
 from coordinator.shell.telemetry_hub import (
@@ -36,6 +38,7 @@ from plait.clock import Clock, SystemClock
 from plait.log import get
 
 PUBLIC_CALLS_MAX: Final = 1_024
+INTERRUPTED: Final = 130
 STOPPING: Final = "the coordinator stops; come back when it is up again"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 log = get("coordinator")
@@ -75,15 +78,32 @@ class Announcement:
 async def run_until_signal(
     config: CoordinatorConfig, *, announce: Callable[[Announcement], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then stop in order. Raises ConfigError, ModelError."""
-    stop = asyncio.Event()
+    """Serve until SIGINT or SIGTERM, then stop in order; a second signal stops at once.
+
+    Raises ConfigError, ModelError.
+    """
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    is_stopping = False
+
+    def stop() -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            os._exit(INTERRUPTED)
+        is_stopping = True
+        main_task.cancel()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with coordinator(config) as news:
-        announce(news)
-        await stop.wait()
-        log.info("stopping")
+        loop.add_signal_handler(number, stop)
+    try:
+        async with coordinator(config) as news:
+            announce(news)
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if not is_stopping:
+            raise
+        log.info("stopped")
 
 
 @contextlib.asynccontextmanager
@@ -97,10 +117,11 @@ async def coordinator(
     """
     clock = clock if clock is not None else SystemClock()
     models = await asyncio.to_thread(served_models, config.models)
-    authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))
-    if config.broker_certs_dir is not None:
-        write_broker_certificates(authority, config.broker_certs_dir, config.broker_names)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(sole_owner(config.state_dir))
+        authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))
+        if config.broker_certs_dir is not None:
+            write_broker_certificates(authority, config.broker_certs_dir, config.broker_names)
         doors = _Doors(
             public=_door(config.public, authority.tls_credentials(), PUBLIC_CALLS_MAX),
             node=_door(config.node, authority.mtls_credentials(), config.streams_max),
@@ -128,7 +149,7 @@ async def coordinator(
         await stack.enter_async_context(_running(parts, telemetry))
         app = parts.gateway.http_app()
         login_path = _dashboard(app, config, parts, store, telemetry, clock, address)
-        await stack.enter_async_context(http_server(app, doors.http))
+        await stack.enter_async_context(http_server(app, doors.http, protocol=parts.gateway.http_protocol()))
         await stack.enter_async_context(doors.public.serve(parts.add_to_public_port))
         await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
         stack.callback(parts.control.close_all, reason="coordinator_stopping", message=STOPPING)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from plait.errors import ConfigError, PlaitError
@@ -83,11 +82,10 @@ def _run(
 
     memory_bytes = memory_cap_bytes(spec, num_nodes)
     began_s = time.perf_counter()
+    options = ("--kv-tokens", str(KV_TOKENS))
     with (
+        local_network(home=home, model=model, num_nodes=num_nodes, options=options) as network,
         _stopping(),
-        local_network(
-            home=home, model=model, num_nodes=num_nodes, options=("--kv-tokens", str(KV_TOKENS))
-        ) as network,
     ):
         console.print(f"[dim]coordinator up, network {network.view().network_id}[/]")
         for number in range(1, num_nodes + 1):
@@ -132,53 +130,40 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
 
 def _pull(model: str) -> "ModelSpec":
     """The model's weights on this machine, with a progress bar, and its shape."""
+    from plait.cli.progress_bar import pull_bar
     from plait.models import load_spec, pull, resolve
 
     source = resolve(model)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"pulling {model}", total=None)
-
-        def show(phase: str, done_bytes: int, total_bytes: int) -> None:
-            bar.update(
-                task,
-                description=f"{phase} {model}",
-                completed=done_bytes,
-                total=total_bytes or None,
-            )
-
-        pull(source, progress=show)
+    with pull_bar(console, model) as progress:
+        source = pull(source, progress=progress)
     return load_spec(source)
 
 
 def _ask(network: "LocalNetwork", spec: "ModelSpec", prompt: str, max_tokens: int) -> None:
-    """Stream the answer and end with its figures."""
-    from plait.cli.demo_stream import Answer, stream_answer
+    """Stream the answer and end with its figures. Greedy: the same question, the same answer."""
+    from plait.cli.ask import figures
+    from plait.sdk import Client
 
-    console.print(Text.assemble(("\nyou   ", "bold"), prompt))
-    console.print("[bold]model[/] ", end="")
-    answer = Answer()
-    for text in stream_answer(network, spec.model_id, prompt, max_tokens, answer):
-        console.out(text, end="", highlight=False)
-    console.print()
-    console.print(
-        f"\n[dim]{answer.completion_tokens} tokens ({answer.finish_reason}), "
-        f"first after {answer.ttft_ms:.0f} ms, {answer.tokens_per_s:.1f} tokens/s, "
-        f"route {answer.route}[/]",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(
-        f"[dim]dashboard {network.profile.http_url}/dashboard (admin key: "
-        f"{network.profile.api_key})[/]",
-        highlight=False,
-        soft_wrap=True,
-    )
+    profile = network.profile
+    console.print(Text.assemble(("\nyou    ", "bold"), prompt))
+    console.print("[bold]model[/]  ", end="")
+    with (
+        Client(profile.address, profile.api_key, profile.ca_pem) as client,
+        client.stream(
+            [{"role": "user", "content": prompt}],
+            model=spec.model_id,
+            max_tokens=max_tokens,
+            temperature=0.0,
+        ) as stream,
+    ):
+        for delta in stream:
+            console.out(delta.text, end="", highlight=False)
+        console.print()
+    for line in (
+        figures(stream.result),
+        f"dashboard {profile.http_url}/dashboard, admin key {profile.api_key}",
+    ):
+        console.print(Text(f"\n{line}", style="dim"), soft_wrap=True)
 
 
 def _linger(network: "LocalNetwork") -> None:
@@ -193,10 +178,12 @@ def _linger(network: "LocalNetwork") -> None:
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[None]:
-    """Say that the end takes a moment."""
+    """At the end, however it comes: say that it takes a moment, and let nothing interrupt it."""
     try:
         yield
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         console.print("[dim]stopping[/]")
 
 

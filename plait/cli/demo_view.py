@@ -1,30 +1,24 @@
 """What the demo shows: who holds what, how loading goes, what a run cost."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
 
 from coordinator.core.view import NetworkView, NodeView
 
-MIB = 1 << 20
-STYLES = {"serving": "green", "loading": "yellow", "joining": "cyan", "draining": "magenta"}
+MIB: Final = 1 << 20
+STYLES: Final = {"serving": "green", "loading": "yellow", "joining": "cyan", "draining": "magenta"}
 
 
 def nodes_table(view: NetworkView, *, title: str = "") -> Table:
     """Which node holds which layers, in order of layers."""
     table = Table(title=title or None, title_justify="left")
-    for heading, justify in (
-        ("node", "left"),
-        ("state", "left"),
-        ("layers", "right"),
-        ("weights", "right"),
-        ("memory cap", "right"),
-        ("decode per layer", "right"),
-        ("KV slots", "right"),
-        ("device", "left"),
-    ):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for heading in ("node", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("layers", "weights", "cap", "ms/layer", "KV slots"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for node in in_order(view.nodes):
         table.add_row(
             Text(node.display_name),
@@ -32,9 +26,8 @@ def nodes_table(view: NetworkView, *, title: str = "") -> Table:
             _layers(node),
             _mib(node.weight_bytes) if node.weight_bytes else "",
             _mib(node.memory_bytes) if node.memory_bytes else "",
-            f"{node.decode_layer_ms:.2f} ms" if node.decode_layer_ms else "",
-            f"{node.kv_tokens_max}" if node.kv_tokens_max else "",
-            Text(node.device_name[:32]),
+            f"{node.decode_layer_ms:.2f}" if node.decode_layer_ms else "",
+            f"{node.kv_tokens_max:,}" if node.kv_tokens_max else "",
         )
     return table
 
@@ -45,11 +38,6 @@ def in_order(nodes: Sequence[NodeView]) -> list[NodeView]:
         (node for node in nodes if node.state != "gone"),
         key=lambda node: (node.span is None, node.span or (0, 0), node.display_name),
     )
-
-
-def route_text(hops: Sequence[tuple[str, int, int]]) -> str:
-    """`node 1 [0-9] -> node 2 [10-19]` for (name, start, end) hops."""
-    return " -> ".join(f"{name} [{start}-{end - 1}]" for name, start, end in hops)
 
 
 def _state(node: NodeView) -> str:

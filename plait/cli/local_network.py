@@ -50,6 +50,7 @@ class LocalNetwork:
         arguments = ["node", "join", self.profile.address, "--token", self.create_token(plan.name)]
         arguments += ["--name", plan.name]
         arguments += ["--listen", f"{LOOPBACK}:0", "--threads", str(plan.num_threads)]
+        arguments += ["--device", "cpu"]
         if plan.memory_bytes is not None:
             arguments += ["--memory", f"{plan.memory_bytes}B"]
         home = self.home / plan.name.replace(" ", "-")

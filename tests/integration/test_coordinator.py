@@ -312,6 +312,16 @@ async def test_a_network_outlives_its_coordinators_process(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+async def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    config = config_for(tmp_path, is_mqtt_enabled=False)
+    async with coordinator(config):
+        with pytest.raises(ConfigError, match=r"another coordinator \(process \d+\)"):
+            async with coordinator(config):
+                pass
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["public", "node", "http", "mqtt"])
 async def test_a_taken_port_is_named_with_its_flag(tmp_path: Path, name: str) -> None:
     write_tiny_model(tmp_path / "tiny")

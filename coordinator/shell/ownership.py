@@ -1,0 +1,42 @@
+"""One coordinator per state folder: two writers would hand out the same keys twice."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from plait.crypto.files import private_dir
+from plait.errors import ConfigError
+
+
+@contextlib.contextmanager
+def sole_owner(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; the system lets go of it when the process ends, however it ends.
+
+    Raises ConfigError: another process holds it, or the folder cannot be written.
+    """
+    private_dir(folder)
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the state folder {folder}: {error.strerror}") from error
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace") or "unknown"
+        raise ConfigError(
+            f"another coordinator (process {holder}) uses {folder}: stop it, or give this one its "
+            "own folder with --state-dir",
+            reason="state_in_use",
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
