@@ -203,18 +203,20 @@ class ControlClient:
         _log.info("attached", coordinator=self._coordinator, num_models=len(attached.models))
         self._inbox.post(attached)
         self._on_welcome(welcome)
+        end: BaseException = UnavailableError("the call has ended")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(call))
                 group.create_task(self._beat(welcome.heartbeat_ms))
                 group.create_task(self._measure(attached, channel))
                 group.create_task(self._read(call, group))
-        except* PlaitError as ended:
-            raise _first(ended) from None
-        except* aio.AioRpcError as failed:
-            raise _first(failed) from None
         except* (asyncio.InvalidStateError, aio.UsageError, TimeoutError):
-            raise UnavailableError("the call has ended") from None
+            pass
+        except* PlaitError as ended:
+            end = _first(ended)
+        except* aio.AioRpcError as failed:
+            end = _first(failed)
+        raise end
 
     async def _read(
         self,
