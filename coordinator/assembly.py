@@ -100,6 +100,7 @@ def assemble(
             telemetry_prefix=telemetry.prefix,
         ),
         enrolment.renew,
+        admit=store.nodes.saw,
     )
     gateway = Gateway(
         config=GatewayConfig(
@@ -148,6 +149,7 @@ def assemble(
             views=live_views,
             keys=store.keys,
             tokens=store.tokens,
+            nodes=store.nodes,
             inbox=inbox,
             public_address=public_address,
         ),

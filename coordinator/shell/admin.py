@@ -10,6 +10,7 @@ from grpc import aio
 
 from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.ports import ApiKey, EnrolmentToken, Inbox, KeyStore, TokenStore, ViewSource
+from coordinator.shell.store_nodes import EnrolledNodes
 from plait.errors import AuthenticationError, InvalidRequestError, PlaitError
 from plait.log import get
 from plait.types import NodeId
@@ -18,6 +19,9 @@ from plait.wire.v1 import admin_pb2 as pb
 from plait.wire.v1 import admin_pb2_grpc
 
 DRAIN_LIMIT_MS: Final = 10_000
+BANNED_LIMIT_MS: Final = 1
+"""What runs on a banned node is not waited for; it goes on elsewhere."""
+
 DRAIN_LIMIT_MS_MAX: Final = 3_600_000
 _log = get("admin")
 _Response = TypeVar("_Response")
@@ -33,12 +37,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         views: ViewSource,
         keys: KeyStore,
         tokens: TokenStore,
+        nodes: EnrolledNodes,
         inbox: Inbox,
         public_address: str,
     ) -> None:
         self._views = views
         self._keys = keys
         self._tokens = tokens
+        self._nodes = nodes
         self._inbox = inbox
         self._public_address = public_address
 
@@ -146,6 +152,26 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             )
             _log.info("drain_asked", node_id=request.node_id, by=operator.key_id)
             return pb.DrainNodeResponse()
+
+        return await self._as_operator(context, answer)
+
+    async def BanNode(  # noqa: N802
+        self, request: pb.BanNodeRequest, context: _Context
+    ) -> pb.BanNodeResponse:
+        async def answer(operator: ApiKey) -> pb.BanNodeResponse:
+            node_id, is_banned = NodeId(request.node_id), not request.is_lifted
+            await self._nodes.ban(node_id, is_banned=is_banned)
+            _log.info("node_banned", node_id=node_id, is_banned=is_banned, by=operator.key_id)
+            if is_banned and any(n.node_id == node_id for n in self._views.view().nodes):
+                self._inbox.post(
+                    NodeDrainAsked(
+                        node_id=node_id,
+                        incarnation=None,
+                        reason="the operator banned it",
+                        limit_ms=BANNED_LIMIT_MS,
+                    )
+                )
+            return pb.BanNodeResponse()
 
         return await self._as_operator(context, answer)
 

@@ -46,6 +46,8 @@ log = get("control")
 Context = aio.ServicerContext[control_pb2.NodeReport, control_pb2.NodeCommand]
 RenewFunction = Callable[[NodeId, bytes, bytes], Awaitable[bytes]]
 """(node, csr_der, identity_signature) -> certificate chain PEM. Raises AuthenticationError."""
+AdmitFunction = Callable[[NodeId], Awaitable[None]]
+"""Called when a node attaches. Raises AuthenticationError for a banned one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,18 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
     """Serves nodes, and performs the core's effects on them (`coordinator.ports.NodeActor`)."""
 
     def __init__(
-        self, inbox: Inbox, offer: Offer, renew: RenewFunction, *, hello_s: float = HELLO_S
+        self,
+        inbox: Inbox,
+        offer: Offer,
+        renew: RenewFunction,
+        *,
+        admit: AdmitFunction | None = None,
+        hello_s: float = HELLO_S,
     ) -> None:
         self._inbox = inbox
         self._offer = offer
         self._renew = renew
+        self._admit_node = admit
         self._hello_s = hello_s
         self._sessions = Sessions()
         self.num_reports_dropped = 0
@@ -130,6 +139,8 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         """One node, as long as its stream lives."""
         node_id = await _identity(context)
         try:
+            if self._admit_node is not None:
+                await self._admit_node(node_id)
             hello = await self._hello(context)
             who = attachment_from_hello(
                 node_id, hello.incarnation, hello.hello, host=_peer_host(context)

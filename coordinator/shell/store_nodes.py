@@ -55,8 +55,15 @@ class EnrolledNodes:
             return [_entry(row) for row in (await connection.execute(query)).all()]
 
     async def saw(self, node_id: NodeId) -> None:
-        """Note that the node was here just now; unknown ones are ignored."""
+        """Note that the node was here just now; unknown ones are ignored: a store that was lost
+        must not turn away who holds a certificate.
+
+        Raises AuthenticationError(reason="node_banned").
+        """
         async with transaction(self._engine) as connection:
+            row = await _row(connection, node_id)
+            if row is not None and row.is_banned:
+                raise _banned(node_id)
             await connection.execute(
                 update(nodes)
                 .where(nodes.c.node_id == node_id)

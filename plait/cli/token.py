@@ -80,6 +80,19 @@ def revoke_token(
     typer.echo(f"token {token_id} is revoked")
 
 
+@app.command("ban")
+def ban_node(
+    node_id: Annotated[str, typer.Argument(help="As `plait status` shows it.")],
+    lift: Annotated[bool, typer.Option("--lift", help="Let it in again.")] = False,
+) -> None:
+    """Keep a node out of the network: its routes end, its certificate is not renewed."""
+    from plait.wire.v1 import admin_pb2 as pb
+
+    request = pb.BanNodeRequest(node_id=node_id, is_lifted=lift)
+    _ask(lambda stub: stub.BanNode, request)
+    typer.echo(f"node {node_id} {'may join again' if lift else 'is banned'}")
+
+
 @keys.command("create")
 def create_key(
     name: Annotated[str, typer.Option(help="Whose key it is.")] = "",

@@ -71,7 +71,7 @@ async def running_network(
             public,
         )
         control_pb2_grpc.add_ControlServiceServicer_to_server(
-            ControlService(inbox, Offer(models=()), enrolment.renew), private
+            ControlService(inbox, Offer(models=()), enrolment.renew, admit=store.nodes.saw), private
         )
         if add_public is not None:
             add_public(public, store, inbox)

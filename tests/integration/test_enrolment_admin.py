@@ -15,15 +15,21 @@ from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.core.view import CountersView, NetworkView, NodeView, PlanView
 from coordinator.shell.admin import AdminService
 from coordinator.shell.store import Store
-from node.agent.enrol import enrol
+from node.agent.enrol import enrol, rejoin
 from plait.cli.main import app
 from plait.cli.token import parse_duration_s
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import ConfigError, PlaitError
 from plait.wire.channel import secure_channel
-from plait.wire.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.enrolment_support import EventList, Network, running_network
+from plait.wire.status import error_from_rpc
+from plait.wire.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc
+from tests.integration.enrolment_support import (
+    EventList,
+    Network,
+    node_channel,
+    running_network,
+)
 
 ADDRESS = "h.example:7420"
 NODE = NodeView(
@@ -98,7 +104,12 @@ class OneView:
 
 def add_admin(server: aio.Server, store: Store, inbox: EventList) -> None:
     service = AdminService(
-        views=OneView(), keys=store.keys, tokens=store.tokens, inbox=inbox, public_address=ADDRESS
+        views=OneView(),
+        keys=store.keys,
+        tokens=store.tokens,
+        nodes=store.nodes,
+        inbox=inbox,
+        public_address=ADDRESS,
     )
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
 
@@ -135,7 +146,7 @@ async def test_every_call_wants_an_operators_key(
     await network.store.keys.revoke_key(entry.key_id)
     unauthenticated, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
     methods = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
-    assert len(methods) == 9
+    assert len(methods) == 10
     for method in methods:
         request = getattr(admin_pb2, method.input_type.name)()
         for metadata, code, reason in (
@@ -182,6 +193,7 @@ async def test_an_operator_sees_and_steers(
             admin_pb2.DrainNodeRequest(node_id="nabc", limit_ms=4_000_000),
             "INVALID_ARGUMENT",
         ),
+        ("BanNode", admin_pb2.BanNodeRequest(node_id="nabc"), "NOT_FOUND"),
         ("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id="nope"), "NOT_FOUND"),
         ("RevokeEnrolmentToken", admin_pb2.RevokeEnrolmentTokenRequest(token_id="x"), "NOT_FOUND"),
         (
@@ -279,6 +291,33 @@ async def test_tokens_and_keys_are_revoked_by_command(network: Network, plait: C
     await plait("key", "revoke", entry.key_id)
     with pytest.raises(PlaitError):
         await network.store.keys.verify_key(key)
+
+
+async def test_a_banned_node_is_shut_out_and_may_come_back(
+    network: Network, plait: CommandLine, tmp_path: Path
+) -> None:
+    node = await enrol(network.public_address, await network.token(), tmp_path / "n", "x")
+
+    async def attach() -> str:
+        """The first command, or the refusal."""
+        async with node_channel(node) as channel:
+            call = control_pb2_grpc.ControlServiceStub(channel).Attach(timeout=5)
+            hello = control_pb2.Hello(protocol_version=1, addresses=["127.0.0.1:1"])
+            await call.write(control_pb2.NodeReport(incarnation=1, hello=hello))
+            try:
+                command = await call.read()
+                assert isinstance(command, control_pb2.NodeCommand)
+                return command.WhichOneof("command") or ""
+            except aio.AioRpcError as error:
+                return error_from_rpc(error).code
+
+    assert await attach() == "welcome"
+    assert (await plait("ban", node.node_id)).exit_code == 0
+    assert await attach() == "node_banned"
+    with pytest.raises(PlaitError, match="banned"):
+        await rejoin(node)
+    assert (await plait("ban", node.node_id, "--lift")).exit_code == 0
+    assert await attach() == "welcome"
 
 
 async def test_the_command_line_says_what_failed(

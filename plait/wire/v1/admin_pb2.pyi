@@ -449,6 +449,49 @@ class DrainNodeResponse(_message.Message):
 Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
 
 @_typing.final
+class BanNodeRequest(_message.Message):
+    """Keeps a node out: no attachment, no certificate, no route from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    IS_LIFTED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """whom"""
+    is_lifted: _builtins.bool
+    """true: let it in again"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        is_lifted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_lifted", b"is_lifted", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BanNodeRequest: _TypeAlias = BanNodeRequest  # noqa: Y015
+
+@_typing.final
+class BanNodeResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BanNodeResponse: _TypeAlias = BanNodeResponse  # noqa: Y015
+
+@_typing.final
 class ReplanRequest(_message.Message):
     """Asks for a new plan."""
 

@@ -75,6 +75,11 @@ class AdminServiceStub:
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
                 _registered_method=True)
+        self.BanNode = channel.unary_unary(
+                '/plait.wire.v1.AdminService/BanNode',
+                request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeRequest.SerializeToString,
+                response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeResponse.FromString,
+                _registered_method=True)
         self.Replan = channel.unary_unary(
                 '/plait.wire.v1.AdminService/Replan',
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.ReplanRequest.SerializeToString,
@@ -142,6 +147,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BanNode(self, request, context):
+        """Keeps a node out, or lets it in again. NOT_FOUND: no such node ever enrolled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Replan(self, request, context):
         """Plans afresh with what is attached now.
         """
@@ -191,6 +203,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainNode,
                     request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
                     response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'BanNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.BanNode,
+                    request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeRequest.FromString,
+                    response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeResponse.SerializeToString,
             ),
             'Replan': grpc.unary_unary_rpc_method_handler(
                     servicer.Replan,
@@ -415,6 +432,33 @@ class AdminService:
             '/plait.wire.v1.AdminService/DrainNode',
             plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
             plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BanNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/plait.wire.v1.AdminService/BanNode',
+            plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeRequest.SerializeToString,
+            plait_dot_wire_dot_v1_dot_admin__pb2.BanNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

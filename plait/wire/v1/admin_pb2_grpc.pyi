@@ -49,6 +49,8 @@ class AdminServiceStub:
     """NOT_FOUND: no such key."""
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
     """NOT_FOUND: no such node."""
+    BanNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]
+    """Keeps a node out, or lets it in again. NOT_FOUND: no such node ever enrolled."""
     Replan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReplanRequest, _admin_pb2.ReplanResponse]
     """Plans afresh with what is attached now."""
 
@@ -73,6 +75,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """NOT_FOUND: no such key."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """NOT_FOUND: no such node."""
+    BanNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]  # type: ignore[assignment]
+    """Keeps a node out, or lets it in again. NOT_FOUND: no such node ever enrolled."""
     Replan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReplanRequest, _admin_pb2.ReplanResponse]  # type: ignore[assignment]
     """Plans afresh with what is attached now."""
 
@@ -142,6 +146,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
         """NOT_FOUND: no such node."""
+
+    @_abc_1.abstractmethod
+    def BanNode(
+        self,
+        request: _admin_pb2.BanNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.BanNodeResponse, _abc.Awaitable[_admin_pb2.BanNodeResponse]]:
+        """Keeps a node out, or lets it in again. NOT_FOUND: no such node ever enrolled."""
 
     @_abc_1.abstractmethod
     def Replan(
