@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contenders import Contender, EngineContender, TransformersContender
+from benchmarks._contenders import Contender, EngineContender, TransformersContender
 from plait.models import pull, resolve
 
 NUM_REQUESTS = (1, 4)

@@ -14,7 +14,7 @@ from node.engine.memory import plan_memory
 from node.engine.runner import Runner
 from node.engine.sequence import StepItem
 from node.ports import LoadProgress, StageResult
-from plait.errors import ModelError, WeightsError
+from plait.errors import ModelError, OverloadedError, WeightsError
 from plait.models.opening import prefetch
 from plait.models.source import TensorSource, span_tensor_names
 from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
@@ -92,6 +92,24 @@ class Loader:
         progress: LoadProgress,
     ) -> tuple[Runner, HeldSpan]:
         """Read and build `span`. Raises as `EngineHost.load` does."""
+        try:
+            return self._load(spec, source, span, allocation_epoch, kv_tokens_min, progress)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise OverloadedError(
+                f"the {self._device.kind} ran out of memory while it loaded layers {span} of "
+                f"{spec.model_id}: give the node a smaller memory limit",
+                reason="memory_full",
+            ) from error
+
+    def _load(
+        self,
+        spec: ModelSpec,
+        source: ModelSource,
+        span: LayerSpan,
+        allocation_epoch: int,
+        kv_tokens_min: int,
+        progress: LoadProgress,
+    ) -> tuple[Runner, HeldSpan]:
         if span.end > spec.num_layers:
             raise ModelError(f"{spec.model_id} has {spec.num_layers} layers, no {span}")
         plan = plan_memory(

@@ -149,6 +149,16 @@ async def test_memory_that_does_not_suffice_is_refused_before_reading() -> None:
         assert refused.value.code == "memory_full"
 
 
+async def test_memory_that_is_gone_while_loading_is_an_overload() -> None:
+    def taken(_source: ModelSource) -> TensorSource:
+        raise MemoryError
+
+    async with running(opener=taken) as stage:
+        with pytest.raises(OverloadedError, match="smaller memory limit") as refused:
+            await stage.load(LayerSpan(0, 2))
+        assert refused.value.code == "memory_full"
+
+
 async def test_full_kv_refuses_and_closing_frees_it() -> None:
     async with running(kv_tokens_max=100) as stage:
         held = await stage.load(stage.model.spec.whole)
