@@ -5,7 +5,7 @@ once, one that does not read is dropped after the stall limit.
 """
 
 import asyncio
-import json
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from coordinator.gateway import openai_shapes as shapes
 from coordinator.gateway.generate import Generator, Reader
 from coordinator.gateway.happenings import Delta, Finished, Happening
-from coordinator.gateway.http_errors import error_object, error_response, json_response
+from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openai_shapes import ChoiceState, Envelope
 from coordinator.gateway.schema import CompletionOrder
@@ -121,14 +121,20 @@ class CompletionResponse(Response):
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         num = len(self._order.orders)
+        self._log_start()
         with ExitStack() as stack:
             stack.enter_context(
                 self._turnstile.enter(key_id=self._key_id, address=self._address, num=num)
             )
             waker = asyncio.Event()
             readers: list[Reader] = []
-            for order in self._order.orders:
-                reader = await self._generator.start(order, key_id=self._key_id, waker=waker)
+            prompt_ids: list[int] = []
+            for at, order in enumerate(self._order.orders):
+                if at % self._order.choices_per_prompt == 0:
+                    prompt_ids = await self._generator.encode(order)
+                reader = await self._generator.start(
+                    order, key_id=self._key_id, prompt_ids=prompt_ids, waker=waker
+                )
                 stack.callback(reader.close)
                 readers.append(reader)
             states = [
@@ -148,7 +154,18 @@ class CompletionResponse(Response):
                 await stream.run(choices)
             else:
                 content = await self._collect(choices, envelope, states)
-                await json_response(content)(scope, receive, send)
+                headers = {"x-request-id": self._response_id}
+                await json_response(content, headers=headers)(scope, receive, send)
+
+    def _log_start(self) -> None:
+        user = self._order.user
+        log.info(
+            "completion",
+            response_id=self._response_id,
+            key_id=self._key_id,
+            choices=len(self._order.orders),
+            user=None if user is None else hashlib.sha256(user.encode()).hexdigest()[:12],
+        )
 
     async def _collect(
         self, choices: Choices, envelope: Envelope, states: Sequence[ChoiceState]
@@ -239,6 +256,7 @@ class _EventStream:
             headers = [
                 (b"content-type", b"text/event-stream; charset=utf-8"),
                 (b"cache-control", b"no-cache"),
+                (b"x-request-id", self._envelope.response_id.encode()),
                 (b"x-accel-buffering", b"no"),
             ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -253,7 +271,7 @@ def _raise_failure(finished: Finished) -> None:
 
 
 def _event(content: shapes.Json) -> bytes:
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return b"data: " + json_bytes(content) + b"\n\n"
 
 
 def _bounded(send: Send, limit_s: float) -> Callable[[Message], Awaitable[None]]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from fastapi import FastAPI
 from grpc import aio
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.door import GatewayDoor
 from coordinator.gateway.generate import GenerateLimits, Generator
+from coordinator.gateway.guard import guarded_protocol
 from coordinator.gateway.http import HttpDoor
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.link_service import GatewayLinkService
@@ -50,6 +52,7 @@ class Gateway:
         new_id: Callable[[], str],
         rng: random.Random,
     ) -> None:
+        self._limits = config.door
         catalogue = Catalogue(models)
         self._tokenizers = TokenizerRegistry(dict(tokenizers))
         self.relay = Relay(
@@ -94,6 +97,10 @@ class Gateway:
     def http_app(self) -> FastAPI:
         """The OpenAI door, to be served on the HTTP port."""
         return self._http.app()
+
+    def http_protocol(self) -> type[H11Protocol]:
+        """The connections' protocol for the uvicorn server of `http_app`."""
+        return guarded_protocol(self._limits)
 
     def add_to_node_port(self, server: aio.Server) -> None:
         """Serve the nodes' token streams; the port must be mutual TLS."""

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,13 +31,14 @@ from plait.types import FinishReason, ModelSpec, RequestId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateLimits:
     """`silence_s` is how long a generation may say nothing; `retain_ms` how long a finished one
-    can still be attached to by its id."""
+    can still be attached to by its id, by at most `retained_max` of them."""
 
     default_max_tokens: int = 512
     generations_max: int = 1_024
     prompt_chars_max: int = 4 * 1024 * 1024
     silence_s: float = 180.0
     retain_ms: int = 60_000
+    retained_max: int = 256
 
 
 @dataclass(slots=True)
@@ -77,12 +78,23 @@ class Generator:
     def num_running(self) -> int:
         return sum(kept.generation.finished is None for kept in self._kept.values())
 
+    async def encode(self, order: Order) -> list[int]:
+        """The prompt's token ids. Raises InvalidRequestError, ModelError."""
+        check_order(order)
+        return await self._encode(order, self._catalogue.find(order.model_id))
+
     async def start(
-        self, order: Order, *, key_id: str, waker: asyncio.Event | None = None
+        self,
+        order: Order,
+        *,
+        key_id: str,
+        prompt_ids: Sequence[int] | None = None,
+        waker: asyncio.Event | None = None,
     ) -> "Reader":
         """Validate, tokenise and submit; or attach to the same request that runs already.
 
         Args:
+            prompt_ids: from `encode`, for several choices of one prompt; None: encode here.
             waker: set whenever the reader has something new; readers may share one.
 
         Raises InvalidRequestError, ModelError, or OverloadedError when there is no room.
@@ -94,7 +106,8 @@ class Generator:
             running = self._attach(RequestId(order.request_id), fingerprint, waker)
             if running is not None:
                 return running
-        prompt_ids = await self._encode(order, spec)
+        if prompt_ids is None:
+            prompt_ids = await self._encode(order, spec)
         max_new_tokens = self._max_new_tokens(order, spec, len(prompt_ids))
         if order.request_id:  # the same id may have come while this one was being encoded
             running = self._attach(RequestId(order.request_id), fingerprint, waker)
@@ -179,13 +192,17 @@ class Generator:
         return Reader(self, kept, waker)
 
     def _sweep(self) -> None:
-        """Forget named generations that ended longer than `retain_ms` ago."""
+        """Forget named generations that ended longer than `retain_ms` ago, and the oldest ones
+        where too many are kept."""
         now_ms = self._clock.monotonic_ms()
-        for request_id, kept in list(self._kept.items()):
-            ended_ms = kept.generation.finished_ms
-            if ended_ms is None or kept.num_readers:
-                continue
-            if now_ms - ended_ms >= self.limits.retain_ms:
+        left = [
+            (kept.generation.finished_ms, request_id)
+            for request_id, kept in self._kept.items()
+            if kept.generation.finished_ms is not None and not kept.num_readers
+        ]
+        num_over = len(left) - self.limits.retained_max
+        for at, (ended_ms, request_id) in enumerate(sorted(left)):
+            if at < num_over or now_ms - ended_ms >= self.limits.retain_ms:
                 del self._kept[request_id]
 
     async def _encode(self, order: Order, spec: ModelSpec) -> list[int]:

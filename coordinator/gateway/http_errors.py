@@ -60,5 +60,10 @@ def json_response(
     content: object, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """Compact JSON in UTF-8."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(body.encode(), status, headers, "application/json")
+    return Response(json_bytes(content), status, headers, "application/json")
+
+
+def json_bytes(content: object) -> bytes:
+    """Compact JSON in UTF-8; halves of surrogate pairs, which clients may send, stay escapes."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")

@@ -10,14 +10,18 @@ from plait.errors import OverloadedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorLimits:
-    """Bounds of the clients' doors. `stall_s` is how long a client may not read; `headers_hold_s`
-    how long a stream's status line waits for the first token, so that a failure is a status."""
+    """Bounds of the clients' doors. `head_s` and `body_s` are how long a request's head and body
+    may take; `stall_s` how long a client may not read; `headers_hold_s` how long a stream's status
+    line waits for the first token, so that a failure is a status. `per_key_max` and
+    `per_address_max` count open generations."""
 
     body_bytes_max: int = 8 * 1024 * 1024
+    head_s: float = 10.0
     body_s: float = 20.0
     stall_s: float = 30.0
     headers_hold_s: float = 5.0
     keepalive_s: float = 10.0
+    connections_per_address_max: int = 256
     per_key_max: int = 64
     per_address_max: int = 128
 

@@ -18,6 +18,7 @@ from coordinator.gateway.order import (
     PromptIds,
     RawPrompt,
     check_order,
+    check_text,
 )
 from plait.errors import InvalidRequestError
 from plait.types import SamplingParams
@@ -137,6 +138,8 @@ def _finish(
 ) -> CompletionOrder:
     num_choices = reader.take("n", fields.integer_between(1, CHOICES_MAX), 1)
     user = reader.take("user", fields.text, None)
+    if user is not None:
+        check_text(user, "user")
     is_stream = reader.take("stream", fields.flag, default=False)
     options = reader.take("stream_options", fields.json_object, None)
     includes_usage = _read_stream_options(options, is_stream=is_stream)

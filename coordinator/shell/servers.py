@@ -122,10 +122,17 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def http_server(app: ASGIApp, bound: socket.socket) -> AsyncIterator[None]:
-    """`app` served on a bound socket until the block ends. Raises ConfigError: it did not start."""
+async def http_server(
+    app: ASGIApp, bound: socket.socket, *, protocol: type[asyncio.Protocol] | None = None
+) -> AsyncIterator[None]:
+    """`app` served on a bound socket until the block ends. Raises ConfigError: it did not start.
+
+    Args:
+        protocol: of the connections; None: uvicorn's own.
+    """
     config = uvicorn.Config(
         app,
+        http=protocol if protocol is not None else "auto",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=int(STOP_S),

@@ -1,6 +1,7 @@
 """The HTTP door's edges: keys, bodies, missing pages, clients that leave or do not read."""
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -258,3 +259,52 @@ def head(path: str, length: int) -> bytes:
         f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n"
         f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     ).encode()
+
+
+async def test_a_head_that_trickles_is_cut_off() -> None:
+    door = DoorLimits(head_s=0.3)
+    async with open_gateway(ScriptedNetwork(), door=door) as rig:
+        reader, writer = await connect(rig)
+        ended = asyncio.ensure_future(reader.read())
+        for byte in b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: " + b"a" * 1000:
+            if ended.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.wait({ended}, timeout=0.02)
+        assert ended.done()
+        writer.close()
+
+
+async def test_an_answer_may_take_longer_than_a_head() -> None:
+    network = ScriptedNetwork(pause_after=2)
+    door = DoorLimits(head_s=0.1, keepalive_s=0.3)
+    async with (
+        open_gateway(network, door=door) as rig,
+        http(rig) as client,
+        client.stream("POST", CHAT, json={**BODY, "stream": True}) as answer,
+    ):
+        lines = answer.aiter_lines()
+        async for line in lines:  # 0.3 s of silence behind the first two tokens
+            if line.startswith(": "):
+                break
+        network.go.set()
+        assert [line async for line in lines if line][-1] == "data: [DONE]"
+
+
+async def test_one_address_may_open_so_many_connections() -> None:
+    door = DoorLimits(connections_per_address_max=2)
+    async with open_gateway(ScriptedNetwork(), door=door) as rig:
+        kept = [await connect(rig) for _ in range(2)]
+        reader, writer = await connect(rig)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        for _, other in [*kept, (reader, writer)]:
+            other.close()
+        async with http(rig) as client:
+            for _ in range(100):
+                try:
+                    answer = await client.get("/health")
+                except httpx.TransportError:
+                    continue
+                break
+            assert answer.status_code == 200

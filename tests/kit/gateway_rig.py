@@ -118,7 +118,7 @@ async def open_gateway(
     bound = bind("127.0.0.1", 0, flag="--http")
     rig.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     try:
-        async with http_server(rig.gateway.http_app(), bound):
+        async with http_server(rig.gateway.http_app(), bound, protocol=rig.gateway.http_protocol()):
             yield rig
     finally:
         await network.stop()
