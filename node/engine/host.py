@@ -191,7 +191,7 @@ class ThreadedEngineHost:
         def run() -> None:
             try:
                 result = job()
-            except Exception as error:  # the job's root: its caller hears what went wrong
+            except Exception as error:  # root: the caller hears what went wrong
                 self._post(_settle, future, None, error)
             else:
                 self._post(_settle, future, result, None)
@@ -235,7 +235,7 @@ class ThreadedEngineHost:
         started_ns = self._now_ns()
         try:
             results = runner.run(items)
-        except Exception as error:  # the step's root: its requests fail, the engine goes on
+        except Exception as error:  # root: these requests fail, the engine goes on
             results = [_engine_failure(item.work, error) for item in items]
         step_ms = (self._now_ns() - started_ns) / 1e6
         with self._wake:
