@@ -58,16 +58,15 @@ async def test_leaving_in_order_says_left(tmp_path: Path) -> None:
 async def test_caller_never_waits_for_a_broker_that_is_away(tmp_path: Path, how: str) -> None:
     port = free_port()
     node = publisher(local(port), interval_s=0.02)
-    longest_ms = 0.0
+    waits_ms: list[float] = []
 
     async def serve() -> None:
-        """Stands for the serving path: how long does this loop ever wait for its turn?"""
-        nonlocal longest_ms
+        """Stands for the serving path: how late is its turn on the loop that MQTT shares?"""
         while True:
             before_s = time.perf_counter()
             node.sample()
-            longest_ms = max(longest_ms, (time.perf_counter() - before_s) * 1_000)
             await asyncio.sleep(0.002)
+            waits_ms.append((time.perf_counter() - before_s) * 1_000 - 2)
 
     async with running(node.run, serve):
         async with mosquitto(tmp_path, port) as broker:
@@ -79,11 +78,12 @@ async def test_caller_never_waits_for_a_broker_that_is_away(tmp_path: Path, how:
                 published = node.stats().published_total
                 broker.send_signal(signal.SIGCONT)
                 assert await until(lambda: node.stats().published_total > published + 100) < 10
-                return
         published = node.stats().published_total
         async with mosquitto(tmp_path, port):
             assert await until(lambda: node.stats().published_total > published + 100) < 10
-    assert longest_ms < 10
+    # Below 10 ms but for what a busy machine takes; a wait for the broker would be seconds.
+    assert sorted(waits_ms)[int(len(waits_ms) * 0.95)] < 10
+    assert max(waits_ms) < 1_000
 
 
 async def test_certificates_name_the_node_and_hold_it_to_its_topics(tmp_path: Path) -> None:
