@@ -72,7 +72,7 @@ def open_safetensors(
         for name in names:
             stores[name] = opener(name)
         return SafetensorsSource(spec, stores, weight_map=weight_map, config_sha256=config_sha256)
-    except BaseException:
+    except BaseException:  # closes what it opened, then raises on
         for store in stores.values():
             store.close()
         raise

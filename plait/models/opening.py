@@ -159,7 +159,7 @@ def _open_file(path: Path, model_id: ModelId) -> TensorSource:
         refuse_pickle(head, store.label)
         if head[:4] == b"GGUF" or path.suffix == ".gguf":
             return GgufSource(store, model_id)
-    except BaseException:
+    except BaseException:  # closes what it opened, then raises on
         store.close()
         raise
     store.close()
