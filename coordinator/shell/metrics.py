@@ -1,0 +1,128 @@
+"""Prometheus: the snapshot's figures at /metrics, for whoever has an admin key."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from coordinator.core.view import NetworkView
+from coordinator.ports import KeyStore, TelemetryReader, ViewSource
+from plait.errors import AuthenticationError
+
+COUNTERS: Final = (
+    ("requests_submitted", "Requests accepted"),
+    ("requests_finished", "Requests that ended as they should"),
+    ("requests_failed", "Requests that ended with an error"),
+    ("requests_cancelled", "Requests whose client went away"),
+    ("routes_opened", "Routes opened"),
+    ("routes_broken", "Routes that broke"),
+    ("tokens_generated", "Tokens generated"),
+    ("events_ignored", "Late, duplicate or foreign events"),
+)
+NODE_GAUGES: Final = (
+    ("kv_tokens_max", "KV slots"),
+    ("kv_tokens_reserved", "KV slots promised to requests"),
+    ("num_requests", "Open requests"),
+    ("stage_ms", "Mean decode step of the stage, milliseconds"),
+    ("decode_layer_ms", "Measured decode time of one layer, milliseconds"),
+    ("coordinator_rtt_ms", "Round trip to the coordinator, milliseconds"),
+    ("weight_bytes", "Bytes of parameters in memory"),
+)
+NODE_COUNTERS: Final = (
+    ("tokens_total", "Tokens through the stage"),
+    ("sent_bytes_total", "Bytes of frames sent to neighbours"),
+    ("frames_dropped_total", "Late, duplicate or foreign frames"),
+)
+
+
+class _Collector:
+    """Reads the snapshot when Prometheus asks; keeps nothing."""
+
+    def __init__(self, views: ViewSource, telemetry: TelemetryReader | None) -> None:
+        self._views = views
+        self._telemetry = telemetry
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._views.view()
+        yield from _of_network(view)
+        yield from _of_nodes(view)
+        yield from _of_models(view)
+        if self._telemetry is not None:
+            health = self._telemetry.health()
+            connected = GaugeMetricFamily(
+                "plait_telemetry_connected", "Whether the broker is there"
+            )
+            connected.add_metric([], float(health.is_connected))
+            yield connected
+            dropped = CounterMetricFamily(
+                "plait_telemetry_dropped", "Payloads refused", labels=["reason"]
+            )
+            for reason, count in health.dropped:
+                dropped.add_metric([reason], count)
+            yield dropped
+
+
+def metrics_router(
+    *, views: ViewSource, telemetry: TelemetryReader | None, keys: KeyStore
+) -> APIRouter:
+    """`GET /metrics` with `Authorization: Bearer KEY`: 401 without one, 403 for a client's."""
+    router = APIRouter(include_in_schema=False)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(views, telemetry))
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        try:
+            if scheme.lower() != "bearer" or not secret or len(secret) > 512:
+                raise AuthenticationError("no key")
+            key = await keys.verify_key(secret.strip())
+        except AuthenticationError:
+            return Response("an admin key is needed\n", 401, {"www-authenticate": "Bearer"})
+        if not key.is_admin:
+            return Response("an admin key is needed\n", 403)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _of_network(view: NetworkView) -> Iterator[Metric]:
+    for name, description in COUNTERS:
+        counter = CounterMetricFamily(f"plait_{name}", description)
+        counter.add_metric([], getattr(view.counters, name))
+        yield counter
+    queued = GaugeMetricFamily("plait_requests_queued", "Requests that wait for a route")
+    queued.add_metric([], view.num_queued)
+    yield queued
+
+
+def _of_nodes(view: NetworkView) -> Iterator[Metric]:
+    states = GaugeMetricFamily("plait_nodes", "Nodes by state", labels=["state"])
+    for state in sorted({node.state for node in view.nodes}):
+        states.add_metric([state], sum(node.state == state for node in view.nodes))
+    yield states
+    labels = ["node_id", "name"]
+    gauges = [(n, GaugeMetricFamily(f"plait_node_{n}", d, labels=labels)) for n, d in NODE_GAUGES]
+    counters = [
+        (n, CounterMetricFamily(f"plait_node_{n}", d, labels=labels)) for n, d in NODE_COUNTERS
+    ]
+    families: list[tuple[str, GaugeMetricFamily | CounterMetricFamily]] = [*gauges, *counters]
+    for name, family in families:
+        for node in view.nodes:
+            family.add_metric([node.node_id, node.display_name], getattr(node, name))
+        yield family
+
+
+def _of_models(view: NetworkView) -> Iterator[Metric]:
+    ready = GaugeMetricFamily("plait_model_ready", "Whether it can be served", labels=["model"])
+    fewest = GaugeMetricFamily(
+        "plait_model_replicas_min", "Replicas of the layer that has fewest", labels=["model"]
+    )
+    for model in view.models:
+        ready.add_metric([model.model_id], float(model.is_ready))
+        fewest.add_metric([model.model_id], min(model.replicas_per_layer, default=0))
+    yield ready
+    yield fewest
