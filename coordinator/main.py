@@ -27,6 +27,7 @@ from coordinator.shell.first_start import (
     write_token_files,
 )
 from coordinator.shell.ownership import sole_owner
+from coordinator.shell.metrics import metrics_router
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import Store, open_store
 from coordinator.shell.telemetry_hub import (
@@ -148,8 +149,13 @@ async def coordinator(
         )
         await stack.enter_async_context(_running(parts, telemetry))
         app = parts.gateway.http_app()
+        app.include_router(
+            metrics_router(views=parts.views, telemetry=telemetry.view, keys=store.keys)
+        )
         login_path = _dashboard(app, config, parts, store, telemetry, clock, address)
-        await stack.enter_async_context(http_server(app, doors.http, protocol=parts.gateway.http_protocol()))
+        await stack.enter_async_context(
+            http_server(app, doors.http, protocol=parts.gateway.http_protocol())
+        )
         await stack.enter_async_context(doors.public.serve(parts.add_to_public_port))
         await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
         stack.callback(parts.control.close_all, reason="coordinator_stopping", message=STOPPING)

@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coordinator.gateway.limits import DoorLimits
@@ -64,18 +65,19 @@ class GuardedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
-        if self._address is not None:
-            self.num_by_address[self._address] -= 1
-            if not self.num_by_address[self._address]:
-                del self.num_by_address[self._address]
-        self._stop_timers()
+        self._leave()
         if not self._is_refused:
             super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection goes over to another protocol, which will not tell us of its end."""
+        self._leave()
+        super().handle_websocket_upgrade(event)
 
     def data_received(self, data: bytes) -> None:
         """A head must be whole within `head_s`; trickling does not prolong it."""
         super().data_received(data)
-        if self._is_answering:
+        if self._is_answering or self._address is None:
             self._stop_head_timer()
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.limits.head_s, self._on_slow_head)
@@ -97,10 +99,17 @@ class GuardedProtocol(H11Protocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _leave(self) -> None:
+        if self._address is not None:
+            self.num_by_address[self._address] -= 1
+            if not self.num_by_address[self._address]:
+                del self.num_by_address[self._address]
+            self._address = None
+        self._stop_timers()
+
     def _on_slow_head(self) -> None:
         self._head_timer = None
-        is_ours = self.transport.get_protocol() is self  # a web socket has taken it over
-        if is_ours and not self._is_answering:
+        if not self._is_answering:
             log.info("slow_client", address=self._address)
             self.transport.abort()
 

@@ -308,3 +308,19 @@ async def test_one_address_may_open_so_many_connections() -> None:
                     continue
                 break
             assert answer.status_code == 200
+
+
+async def test_web_sockets_give_their_places_back() -> None:
+    door = DoorLimits(connections_per_address_max=2, head_s=0.2)
+    upgrade = (
+        b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    async with open_gateway(ScriptedNetwork(), door=door) as rig:
+        for _ in range(4):
+            reader, writer = await connect(rig)
+            writer.write(upgrade)
+            assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 4")
+            writer.close()
+        async with http(rig) as client:
+            assert (await client.get("/health")).status_code == 200
