@@ -26,8 +26,8 @@ from coordinator.shell.first_start import (
     save_profile,
     write_token_files,
 )
-from coordinator.shell.ownership import sole_owner
 from coordinator.shell.metrics import metrics_router
+from coordinator.shell.ownership import sole_owner
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import Store, open_store
 from coordinator.shell.telemetry_hub import (
