@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "leases never end",
         CORE + "nodes.py",
-        "    if due_ms > state.now_ms:\n        # A busy",
-        "    if True:\n        # A busy",
+        "    silent_ms = state.now_ms - node.heard_ms\n",
+        "    return\n",
     ),
     Mutant(
         "a drain without limit",

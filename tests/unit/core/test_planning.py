@@ -235,3 +235,22 @@ def test_a_node_that_left_while_the_solver_thought_is_planned_around() -> None:
         story.load(assign)
     story.settle(beating=("b", "c", "d"))
     assert story.core.view(story.now_ms).models[0].is_ready
+
+
+def test_a_loss_is_planned_for_without_being_asked() -> None:
+    story = Story()
+    story.start("a", "b", "c")
+    story.tell(ev.NodeDetached(node_id=NodeId("b"), incarnation=1))
+    solve = only(story.wait(600, beating=("a", "c")), fx.SolveAllocation)[0]
+    assert solve.problem.fixed == () and len(solve.problem.held) == 2
+
+
+def test_a_plan_is_not_for_a_node_that_came_back_as_another() -> None:
+    story = Story()
+    story.join("a", memory_mib=2_000)
+    solve = only(story.wait(600), fx.SolveAllocation)[0]
+    story.tell(ev.NodeDetached(node_id=NodeId("a"), incarnation=1))
+    story.join("a", incarnation=2, memory_mib=100)  # it shrank meanwhile
+    assert only(story.solve(solve), fx.AssignSpan) == []
+    again = only(story.wait(600, beating=("a",)), fx.SolveAllocation)[0]
+    assert again.problem.nodes[0].memory_bytes == 100 << 20

@@ -253,3 +253,15 @@ def test_requests_spread_over_equal_chains() -> None:
     story.start("a", "b", memory_mib=2_000)
     firsts = [only(story.submit(f"r{i}"), fx.OpenRoute)[0].route[0].node_id for i in range(4)]
     assert sorted(firsts) == ["a", "a", "b", "b"]
+
+
+def test_what_broke_is_served_before_what_waited_behind_it() -> None:
+    story = Story()
+    story.start("a", memory_mib=2_000)
+    story.submit("r1", prompt=3_000)
+    story.submit("r2", prompt=3_000)
+    link = ev.GatewayLinkChanged(node_id=NodeId("a"), incarnation=1, is_up=False)
+    story.tell(link)
+    story.wait(1_000, beating=("a",))
+    effects = story.tell(ev.GatewayLinkChanged(node_id=NodeId("a"), incarnation=1, is_up=True))
+    assert [o.request_id for o in only(effects, fx.OpenRoute)] == ["r1"]
