@@ -164,22 +164,22 @@ async def _ask_async(
 ) -> _Answer:
     from grpc import aio
 
-    from plait.config import ClientProfile
     from plait.crypto.certificates import COORDINATOR_NAME
+    from plait.sdk.settings import resolve
     from plait.wire.channel import secure_channel
     from plait.wire.reach import Address, check_reachable
     from plait.wire.status import error_from_rpc
     from plait.wire.v1.admin_pb2_grpc import AdminServiceStub
 
-    profile = ClientProfile.load()
-    address, ca_pem = Address.parse(profile.address), profile.ca_pem.encode()
+    settings = resolve(None, None, None)
+    address, ca_pem = Address.parse(settings.address), settings.ca_pem
     await check_reachable(address, ca_pem=ca_pem, target_name=COORDINATOR_NAME)
     channel = secure_channel(str(address), ca_pem=ca_pem, target_name=COORDINATOR_NAME)
     try:
         return await method(AdminServiceStub(channel))(
             request,
             timeout=CALL_S,
-            metadata=(("authorization", f"Bearer {profile.api_key}"),),
+            metadata=settings.metadata,
         )
     except aio.AioRpcError as error:
         raise error_from_rpc(error) from None
