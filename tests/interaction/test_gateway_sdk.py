@@ -1,12 +1,16 @@
 """plait.Client and plait.AsyncClient over TLS against the gRPC door."""
 
 import asyncio
+import contextlib
 
+import grpc
 import pytest
+from grpc import aio
 
 from coordinator.core import events as ev
 from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
+from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import (
     AuthenticationError,
     CancelledByClientError,
@@ -18,8 +22,9 @@ from plait.errors import (
 )
 from plait.sdk import AsyncClient
 from plait.types import FinishReason, LayerSpan, Reason
-from tests.kit.gateway_rig import open_doors
-from tests.kit.scripted_network import FIRST, ScriptedNetwork, says
+from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
+from tests.kit.gateway_rig import GatewayRig, open_doors
+from tests.kit.scripted_network import API_KEY, FIRST, ScriptedNetwork, says
 
 ASK = [{"role": "user", "content": "Why is the sky blue?"}]
 
@@ -251,3 +256,37 @@ async def test_too_many_generations_of_one_key() -> None:
         network.go.set()
         await network.wait_for(lambda: rig.gateway.generator.num_running == 0)
         assert await client.generate("z", max_tokens=2)
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    network = ScriptedNetwork(lambda start: [97] * start.open.max_new_tokens)
+    door = DoorLimits(stall_s=0.2, per_key_max=1)
+    request = gateway_pb2.GenerateRequest(prompt="x", max_tokens=2000)
+    request.sampling.top_logprobs = 20
+    metadata = (("authorization", f"Bearer {API_KEY}"),)
+    async with (
+        open_doors(network, door=door) as rig,
+        narrow_channel(rig) as channel,
+        rig.async_client() as client,
+    ):
+        unread = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, metadata=metadata)
+        await network.wait_for(lambda: bool(network.of(ev.RequestSubmitted)))
+        answer = None
+        async with asyncio.timeout(20):
+            while answer is None:
+                with contextlib.suppress(OverloadedError):  # until the first one is dropped
+                    answer = await client.generate("y", max_tokens=1)
+        with pytest.raises(aio.AioRpcError, match="did not read"):
+            async for _ in unread:
+                pass
+
+
+def narrow_channel(rig: GatewayRig) -> aio.Channel:
+    """A channel that takes in no more than 64 KiB ahead of its reader."""
+    options: list[tuple[str, str | int]] = [
+        ("grpc.ssl_target_name_override", COORDINATOR_NAME),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", 65_536),
+    ]
+    credentials = grpc.ssl_channel_credentials(root_certificates=rig.ca_pem)
+    return aio.secure_channel(rig.address, credentials, options=options)
