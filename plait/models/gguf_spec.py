@@ -23,6 +23,14 @@ _END_IDS: Final = (
     "tokenizer.ggml.eom_token_id",
 )
 NUM_LAYERS_MAX: Final = 4096
+_ROPE_UNKNOWN: Final = (
+    "attn_factor",
+    "yarn_log_multiplier",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+)
 
 
 def spec_from_gguf(header: GgufHeader, store: ByteStore, model_id: ModelId) -> ModelSpec:
@@ -118,6 +126,12 @@ def _rope_scaling(
 ) -> RopeScaling | None:
     kind = fields.text(f"{name}.rope.scaling.type", "none")
     if kind in ("linear", "yarn"):
+        for leaf in _ROPE_UNKNOWN:
+            if fields.has(f"{name}.rope.scaling.{leaf}"):
+                raise ModelError(
+                    f"{store.label}: rope scaling with {leaf} is not supported",
+                    reason="model_unsupported",
+                )
         return RopeScaling(
             kind=kind,
             factor=fields.number(f"{name}.rope.scaling.factor"),

@@ -119,9 +119,7 @@ def _window(config: Fields, num_layers: int, context: int, *, is_qwen: bool) -> 
     if is_qwen:
         if not config.flag("use_sliding_window", default=False):
             return None
-        num_full = config.values.get("max_window_layers", 28)
-        if not isinstance(num_full, int) or num_full < 0:
-            raise _unsupported(config, f"max_window_layers {num_full!r}")
+        num_full = _num_full_layers(config, num_layers)
         if num_full >= num_layers:
             return None
         if num_full > 0:
@@ -134,6 +132,17 @@ def _window(config: Fields, num_layers: int, context: int, *, is_qwen: bool) -> 
     else:
         return None
     return window if window < context else None
+
+
+def _num_full_layers(config: Fields, num_layers: int) -> int:
+    """Layers with full attention of a Qwen that uses a window; listed, or the first ones."""
+    kinds = config.values.get("layer_types")
+    if isinstance(kinds, list):
+        return kinds.count("full_attention") if len(kinds) == num_layers else 0
+    num_full = config.values.get("max_window_layers", 28)
+    if not isinstance(num_full, int) or num_full < 0:
+        raise _unsupported(config, f"max_window_layers {num_full!r}")
+    return num_full
 
 
 def _end_ids(config: Fields, generation: Fields | None) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ class Hub:
         self.is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
     def commit(self, revision: str | None, refs: Path) -> str:
-        """The commit behind a branch or tag; remembered in `refs` for work without a network.
+        """The commit behind a branch or tag; remembered in `refs` for when the hub is away.
 
         Raises:
             ModelError: no such repository or revision, or not allowed.
@@ -70,7 +70,12 @@ class Hub:
                     reason="model_not_pulled",
                 )
             return known[wanted]
-        commit = self.listing(wanted).commit
+        try:
+            commit = self.listing(wanted).commit
+        except WeightsError as error:
+            if error.code == "weights_unavailable" and wanted in known:
+                return known[wanted]  # the hub is away: go on with what was there last
+            raise
         with storing(refs.parent, 1):
             refs.parent.mkdir(parents=True, exist_ok=True)
         write_small(refs, json.dumps({**known, wanted: commit}).encode())

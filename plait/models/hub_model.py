@@ -27,7 +27,6 @@ from plait.models.source import TensorSource
 from plait.types import ModelId, ModelSource, ModelSpec
 
 TOKENIZER_FILES: Final = (
-    "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -36,7 +35,9 @@ TOKENIZER_FILES: Final = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "tokenizer.json",
 )
+"""In the order of fetching: where the last one is here, all are."""
 _GGUF_BLOCK_BYTES: Final = 2**20
 
 
@@ -85,8 +86,8 @@ class HubModel:
         return open_safetensors(self.folder, model_id, names, weight_map, opener=self._store)
 
     def fetch_tokenizer_files(self) -> None:
-        """Bring what a tokenizer needs into the folder."""
-        if self.hub.is_offline:
+        """Bring what a tokenizer needs into the folder. Needs no network when it is here."""
+        if self.hub.is_offline or (self.folder / TOKENIZER_FILES[-1]).exists():
             return
         listing = self.hub.listing(self.commit)
         there = {file.name for file in listing.files}

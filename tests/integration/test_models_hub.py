@@ -1,8 +1,6 @@
 """The hub over real HTTP on loopback: ranges, caching, resuming, pinning, refusals."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +8,9 @@ from pathlib import Path
 
 import gguf
 import pytest
+from typer.testing import CliRunner
 
+from plait.cli.model import app
 from plait.errors import ModelError, PlaitError, WeightsError
 from plait.models import (
     list_pulled,
@@ -126,6 +126,17 @@ def test_two_nodes_of_one_machine_share_what_they_fetch(hub: HubServer, model: T
         model.tensors[name].nbytes for name in span_tensor_names(model.spec, LayerSpan(2, 6))
     )
     assert hub.large_bytes == wanted
+
+
+def test_a_hub_that_is_away_does_not_stop_a_restart(
+    hub: HubServer, model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_span(SOURCE, LayerSpan(4, 8), model)
+    tokenizer_source(SOURCE)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    read_span(SOURCE, LayerSpan(4, 8), model)
+    assert pin(SOURCE).revision == hub.commit
+    assert (tokenizer_source(SOURCE).folder / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize("fault", ["cut", 503, 429])
@@ -342,27 +353,28 @@ def test_the_spec_needs_no_weights(hub: HubServer, model: TinyModel) -> None:
     assert hub.large_bytes == 0
 
 
-@pytest.mark.slow
-def test_the_command_pulls_lists_and_removes(hub: HubServer) -> None:
-    def plait(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "plait.cli.main", "model", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, "COLUMNS": "200"},
-        )
-        return done.stdout + done.stderr
+def test_the_command_pulls_lists_and_removes(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
 
-    assert "pulled layers 4-7 of org/tiny" in plait("pull", "org/tiny", "--layers", "4-7")
-    assert "some layers" in plait("list")
-    assert "--layers is FIRST-LAST, from 0-0 to 0-11" in plait(
-        "pull", "org/tiny", "--layers", "4-99"
-    )
-    assert "pulled org/tiny at cccccccccccc" in plait("pull", "org/tiny")
-    assert "intact org/tiny: 3 files" in plait("verify")
-    assert "removed org/tiny" in plait("rm", "-y", "org/tiny")
+    def plait_model(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        return f"{done.output}{done.exception}"
+
+    assert "pulled layers 4-7 of org/tiny" in plait_model("pull", "org/tiny", "--layers", "4-7")
+    assert "some layers" in plait_model("list")
+    for layers in ("4-99", "7-4", "x", "-1"):
+        said = plait_model("pull", "org/tiny", "--layers", layers)
+        assert "--layers is FIRST-LAST, from 0-0 to 0-11" in said
+    assert "pulled org/tiny at cccccccccccc" in plait_model("pull", "org/tiny")
+    assert "intact org/tiny: 3 files" in plait_model("verify")
+    path = next(list_pulled()[0].folder.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert "is damaged" in plait_model("verify")
+    assert "Aborted" in plait_model("rm", "org/tiny")
+    assert "removed org/tiny" in plait_model("rm", "-y", "org/tiny")
+    assert "not on this machine" in plait_model("rm", "-y", "org/tiny")
 
 
 def test_every_failure_is_one_of_ours(hub: HubServer) -> None:

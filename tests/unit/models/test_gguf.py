@@ -24,6 +24,7 @@ from tests.unit.models.tiny import (
 )
 
 Q = gguf.GGMLQuantizationType
+YARN = {"llama.rope.scaling.type": "yarn"}
 
 
 @pytest.fixture
@@ -144,6 +145,19 @@ def test_variants_that_are_refused(path: Path, key: str, count: int, said: str) 
     with pytest.raises(ModelError, match=said) as caught:
         open_source(source)
     assert caught.value.code == "model_unsupported"
+
+
+def test_yarn(path: Path) -> None:
+    source = write_gguf(path, tiny_model(), texts=YARN, counts={"llama.rope.scaling.factor": 4})
+    scaling = RopeScaling(kind="yarn", factor=4.0, original_context_tokens=128)
+    assert load_spec(source).rope_scaling == scaling
+
+
+@pytest.mark.parametrize("leaf", ["attn_factor", "yarn_beta_fast"])
+def test_yarn_with_settings_that_would_be_ignored_is_refused(path: Path, leaf: str) -> None:
+    counts = {"llama.rope.scaling.factor": 4, f"llama.rope.scaling.{leaf}": 2}
+    with pytest.raises(ModelError, match=leaf):
+        load_spec(write_gguf(path, tiny_model(), texts=YARN, counts=counts))
 
 
 def test_digest_tells_two_fine_tunings_apart(tmp_path: Path) -> None:

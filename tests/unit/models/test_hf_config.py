@@ -119,6 +119,11 @@ def test_qwens_window_counts_only_where_it_is_used(tmp_path: Path) -> None:
     assert window(use_sliding_window=True, max_window_layers=0) == 32
     with pytest.raises(ModelError, match="some layers only"):
         window(use_sliding_window=True, max_window_layers=1)
+    slides, full = "sliding_attention", "full_attention"
+    assert window(use_sliding_window=True, layer_types=[slides] * 3) == 32
+    assert window(use_sliding_window=True, layer_types=[full] * 3) is None
+    with pytest.raises(ModelError, match="some layers only"):
+        window(use_sliding_window=True, layer_types=[full, slides, slides])
 
 
 def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def write_gguf(
     extra: dict[str, NDArray[np.float32]] | None = None,
     num_tokens: int = 0,
     counts: dict[str, int] | None = None,
+    texts: dict[str, str] | None = None,
 ) -> ModelSource:
     """A GGUF as llama.cpp's converter writes it: q and k permuted for "llama", not for Qwen."""
     spec = model.spec
@@ -148,6 +149,8 @@ def write_gguf(
     writer.add_tokenizer_model("gpt2")
     for key, count in (counts or {}).items():
         writer.add_uint32(key, count)
+    for key, text in (texts or {}).items():
+        writer.add_string(key, text)
     writer.add_chat_template("{{ messages }}")
     if num_tokens:
         writer.add_token_list([f"token-{i}" for i in range(num_tokens)])
