@@ -23,7 +23,7 @@ from node.ports import (
     StageResult,
     StageWork,
 )
-from plait.errors import UnavailableError
+from plait.errors import FrameError, OverloadedError, UnavailableError
 from plait.types import HeldSpan, LayerSpan, LayerTiming, ModelSource, ModelSpec, Reason, RequestId
 
 _T = TypeVar("_T")
@@ -158,15 +158,19 @@ class ThreadedEngineHost:
             self._batcher.close(request_id, epoch)
 
     def submit(self, work: StageWork) -> None:
-        """As the port says. Works of sequences that are not open are counted and ignored.
-
-        Raises FrameError for a wrong position, shape or token, OverloadedError("queue_full").
-        """
-        with self._wake:
-            if self._batcher.submit(work):
-                self._wake.notify()
-            else:
-                self.late_works_total += 1
+        """As the port says; never raises. Works of sequences that are not open are counted and
+        ignored; one with a wrong position, shape or token, or beyond the queue's bound, comes back
+        as an error."""
+        try:
+            with self._wake:
+                if self._batcher.submit(work):
+                    self._wake.notify()
+                else:
+                    self.late_works_total += 1
+        except (FrameError, OverloadedError) as error:
+            if self._sink is not None:
+                reason = Reason(code=error.code, message=error.message)
+                self._post(self._sink, [_error_result(work, reason)])
 
     def stats(self) -> EngineStats:
         with self._wake:

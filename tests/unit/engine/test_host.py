@@ -174,6 +174,17 @@ async def test_full_kv_refuses_and_closing_frees_it() -> None:
         assert (await stage.next()).error is None
 
 
+async def test_work_that_does_not_fit_comes_back_as_an_error() -> None:
+    async with running() as stage:
+        held = await stage.load(stage.model.spec.whole)
+        stage.engine.open(opened("a", held.span))
+        stage.engine.submit(work("a", 5, [1]))
+        refused = await stage.next()
+        assert refused.error is not None and refused.error.code == "position_invalid"
+        stage.engine.submit(work("a", 0, [1]))
+        assert (await stage.next()).error is None
+
+
 async def test_late_work_is_ignored_and_counted() -> None:
     async with running() as stage:
         await stage.load(stage.model.spec.whole)
