@@ -28,7 +28,7 @@ REQUEST_HEADS: Final = (
     ("Tokens", ""),
     ("TTFT", "num"),
     ("Tokens/s", "num"),
-    ("Age", "num"),
+    ("Time", "num"),
 )
 
 
@@ -206,7 +206,9 @@ def _request_cells(request: RequestView, names: dict[str, str]) -> tuple[str, ..
         meter(request.num_generated, request.max_new_tokens, label),
         figures.milliseconds(request.ttft_ms),
         figures.per_second(request.tokens_per_s) if request.tokens_per_s > 0 else figures.DASH,
-        figures.age(request.age_ms),
+        figures.age(request.age_ms)
+        if request.total_ms is None
+        else figures.milliseconds(request.total_ms),
     )
 
 
