@@ -13,8 +13,8 @@ from typing import Final
 from grpc import aio
 
 from node.agent.control import ControlClient
-from node.agent.enrol import enrol, renew
-from node.agent.identity import NodeCredentials, has_credentials, load_credentials
+from node.agent.enrol import renew
+from node.agent.identity import NodeCredentials
 from node.agent.meter import NodeMeter
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter
@@ -40,7 +40,6 @@ from plait import log
 from plait.clock import Clock, SystemClock
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tickets import TicketVerifier
-from plait.crypto.tokens import JoinToken
 from plait.errors import ConfigError, ServiceError, UserError
 from plait.types import ModelId, NodeId
 from plait.wire.mqtt import BrokerAddress
@@ -56,13 +55,12 @@ TLS_FILE: Final = "tls.pem"
 _log = log.get("node")
 
 
-async def run(config: NodeConfig, progress: ProgressSink) -> Exit:
-    """Join and serve until the node leaves; returns why.
+async def run(config: NodeConfig, credentials: NodeCredentials, progress: ProgressSink) -> Exit:
+    """Serve with the papers from `node.agent.joining.join` until the node leaves; returns why.
 
-    Raises PlaitError for papers, addresses or devices that will not do.
+    Raises PlaitError for addresses or devices that will not do.
     """
     device = pick_device(config.device, config.compute_dtype)
-    credentials = await join(config)
     engine = ThreadedEngineHost(
         device,
         open_weights,
@@ -71,36 +69,6 @@ async def run(config: NodeConfig, progress: ProgressSink) -> Exit:
         num_threads=config.num_threads,
     )
     return await Node(config, credentials, engine, SystemClock(), progress).run()
-
-
-async def join(config: NodeConfig) -> NodeCredentials:
-    """The node's papers: those it has, or new ones for a token.
-
-    A token of the network that it belongs to already is not spent. Raises PlaitError.
-    """
-    if has_credentials(config.home):
-        credentials = load_credentials(config.home)
-        token = JoinToken.parse(config.token) if config.token is not None else None
-        if token is None or token.network_id == credentials.network_id:
-            return _moved(credentials, config.coordinator)
-    if config.token is None:
-        raise ConfigError(
-            f"no node is enrolled in {config.home}: ask the operator for a token "
-            "(`plait token create`), then run `plait node join COORDINATOR --token TOKEN`",
-            reason="not_enrolled",
-        )
-    return await enrol(config.coordinator, config.token, config.home, config.display_name)
-
-
-def _moved(credentials: NodeCredentials, coordinator: str) -> NodeCredentials:
-    """The same papers for a coordinator that is dialled at another host now."""
-    if not coordinator:
-        return credentials
-    public, port = Address.parse(coordinator), Address.parse(credentials.node_address).port
-    if public == Address.parse(credentials.coordinator_address):
-        return credentials
-    moved = Address(public.host, port)
-    return replace(credentials, coordinator_address=str(public), node_address=str(moved))
 
 
 class Node:

@@ -6,7 +6,7 @@ counted; what contradicts the session ends that session, and no other.
 
 from collections.abc import Sequence
 
-from node.core import opening
+from node.core import checks, opening
 from node.core.effects import Dial, Effect, ReleaseKv, ReserveKv, Send, SendToGateway, SubmitRows
 from node.core.events import BrokenReceived, FrameRejected, OpenRefused, RowOutcome
 from node.core.machines import SessionState
@@ -124,7 +124,7 @@ class Sessions:
         if rows.position < session.next_position:
             self._counters.frames_duplicate += 1
             return
-        problem = self._rows_problem(session, rows)
+        problem = checks.rows_problem(session, rows)
         if problem is not None:
             self._counters.frames_malformed += 1
             self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)
@@ -138,34 +138,6 @@ class Sessions:
             hidden=rows.payload,
             sample=rows.sample,
         )
-
-    def _rows_problem(self, session: Session, rows: Activations) -> Reason | None:
-        if session.state is not SessionState.OPEN:
-            return Reason(code="frame_early", message="rows came before the stage was open")
-        if rows.position > session.next_position:
-            return Reason(
-                code="frame_gap",
-                message=f"rows from {session.next_position} on are missing: {rows.position} came",
-            )
-        wire_dtype = session.open.wire_dtype
-        if rows.dtype not in (None, wire_dtype):
-            return Reason(
-                code="frame_dtype", message=f"rows are {rows.dtype}, the ticket says {wire_dtype}"
-            )
-        if rows.num_tokens < 1 or len(rows.payload) != rows.num_tokens * session.row_bytes:
-            return Reason(
-                code="frame_shape",
-                message=(
-                    f"{rows.num_tokens} rows of {session.row_bytes} bytes were announced, "
-                    f"{len(rows.payload)} bytes came"
-                ),
-            )
-        if rows.position + rows.num_tokens > session.position_limit:
-            return Reason(
-                code="frame_position",
-                message=f"rows end beyond the request's {session.position_limit} slots",
-            )
-        return None
 
     def finished_step(self, outcomes: Sequence[RowOutcome], now_ms: int, out: list[Effect]) -> None:
         """Send on what a step made; results of ended sessions are nobody's any more."""
@@ -206,7 +178,7 @@ class Sessions:
         position = outcome.position + outcome.num_tokens
         session.num_generated += 1
         self._counters.tokens_drawn += 1
-        finish = self._finish_reason(session, token_id, position)
+        finish = checks.finish_reason(session, token_id, position)
         token = Token(
             session.request_id,
             session.epoch,
@@ -229,12 +201,6 @@ class Sessions:
             self._counters.sessions_finished += 1
             self._forget(session, out)
 
-    def _finish_reason(self, session: Session, token_id: int, position: int) -> FinishReason | None:
-        if token_id in session.open.stop_token_ids:
-            return FinishReason.STOP
-        is_full = session.num_generated >= session.open.max_new_tokens
-        return FinishReason.LENGTH if is_full or position >= session.position_limit else None
-
     def token(self, sender: NodeId, token: Token, now_ms: int, out: list[Effect]) -> None:
         """A token round the ring: the first stage's next row, or the end."""
         session = self._match(sender, token.request_id, token.epoch)
@@ -252,13 +218,7 @@ class Sessions:
             self._close_forward(session, token.finish_reason, out)
             self._forget(session, out)
             return
-        problem = None
-        if token.position > session.next_position:
-            problem = Reason(code="frame_gap", message=f"no token for {session.next_position}")
-        elif token.position >= session.position_limit:
-            problem = Reason(code="frame_position", message="a token beyond the request's slots")
-        elif token.token_id >= session.vocab_size:
-            problem = Reason(code="token_id_invalid", message="a token outside the vocabulary")
+        problem = checks.token_problem(session, token)
         if problem is not None:
             self._counters.frames_malformed += 1
             self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)

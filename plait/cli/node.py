@@ -10,6 +10,8 @@ from plait.errors import ConfigError
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
+    from node.core.effects import Exit
+    from node.ports import ProgressSink
 
 app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
 
@@ -22,7 +24,7 @@ Name = Annotated[str, typer.Option(help="What the operator sees.")]
 
 
 @app.command("join")
-def join(
+def join_network(
     coordinator: Annotated[
         str, typer.Argument(help="HOST[:PORT] of the coordinator, or the token itself.")
     ] = "",
@@ -153,12 +155,21 @@ def _run(config: "NodeConfig") -> int:
 
     from rich.console import Console
 
-    from node.main import run
     from plait.cli.node_view import NodeScreen
 
     console = Console(stderr=True, highlight=False)
     with NodeScreen(console) as screen:
-        leaving = asyncio.run(run(config, screen.show))
+        leaving = asyncio.run(_join_and_serve(config, screen.show))
     if leaving.code != 0:
         raise ConfigError(leaving.reason.message or leaving.reason.code, reason=leaving.reason.code)
     return leaving.code
+
+
+async def _join_and_serve(config: "NodeConfig", progress: "ProgressSink") -> "Exit":
+    """Papers first: what is wrong with them shows before the engine's libraries are loaded."""
+    from node.agent.joining import join
+
+    credentials = await join(config)
+    from node.main import run
+
+    return await run(config, credentials, progress)
