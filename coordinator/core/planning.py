@@ -45,15 +45,18 @@ def plan_due(state: CoreState) -> None:
 
 
 def _gather_until_ms(state: CoreState) -> int | None:
-    """The first plan waits for the nodes that the operator expects, within limits."""
+    """The first plan waits, within limits, for the nodes that the operator expects; and, where
+    some come back with what an earlier coordinator gave them, for the rest of those."""
     planning, limits = state.planning, state.limits
     if planning.in_force is not None or planning.first_profiled_ms is None:
         return None
-    num_profiled = sum(n.profile is not None for n in state.nodes.values())
-    until_ms = planning.first_profiled_ms + limits.first_plan_wait_ms
-    return (
-        until_ms if num_profiled < limits.first_plan_nodes_min and until_ms > state.now_ms else None
-    )
+    wait_ms = 0
+    if sum(n.profile is not None for n in state.nodes.values()) < limits.first_plan_nodes_min:
+        wait_ms = limits.first_plan_wait_ms
+    if any(n.held is not None for n in state.nodes.values()):
+        wait_ms = max(wait_ms, limits.return_wait_ms)
+    until_ms = planning.first_profiled_ms + wait_ms
+    return until_ms if until_ms > state.now_ms else None
 
 
 def solve_overdue(state: CoreState, epoch: int) -> None:

@@ -125,7 +125,8 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
     total = ends + middles + spec.num_layers * layer_bytes
     fair = total / num_nodes + 2 * layer_bytes
     largest_role = role_bytes(spec, dtype, is_first=False, is_last=True) + layer_bytes
-    return int(max(fair, largest_role))
+    alone = role_bytes(spec, dtype, is_first=True, is_last=True) + spec.num_layers * layer_bytes
+    return int(min(max(fair, largest_role), alone - layer_bytes / 2))
 
 
 def _pull(model: str) -> "ModelSpec":

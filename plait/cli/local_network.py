@@ -15,8 +15,9 @@ from plait.cli.children import Child, Children
 from plait.cli.network_json import network_from_json
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
-from plait.errors import DeadlineError
+from plait.errors import DeadlineError, ServiceError
 from plait.wire.channel import channel_options
+from plait.wire.status import error_from_rpc
 from plait.wire.v1 import admin_pb2, admin_pb2_grpc
 
 START_S: Final = 60.0
@@ -65,18 +66,24 @@ class LocalNetwork:
         return child
 
     def create_token(self, name: str) -> str:
-        """An enrolment token, by the operator's door."""
+        """An enrolment token, by the operator's door. Raises PlaitError."""
         request = admin_pb2.CreateEnrolmentTokenRequest(display_name=name)
-        response = admin_pb2_grpc.AdminServiceStub(self.channel).CreateEnrolmentToken(
-            request, metadata=self.metadata, timeout=CALL_S
-        )
+        stub = admin_pb2_grpc.AdminServiceStub(self.channel)
+        try:
+            response = stub.CreateEnrolmentToken(request, metadata=self.metadata, timeout=CALL_S)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
         return response.token
 
     def view(self) -> NetworkView:
-        """The network as the operator sees it."""
-        response = admin_pb2_grpc.AdminServiceStub(self.channel).GetNetwork(
-            admin_pb2.GetNetworkRequest(), metadata=self.metadata, timeout=CALL_S
-        )
+        """The network as the operator sees it. Raises PlaitError."""
+        stub = admin_pb2_grpc.AdminServiceStub(self.channel)
+        try:
+            response = stub.GetNetwork(
+                admin_pb2.GetNetworkRequest(), metadata=self.metadata, timeout=CALL_S
+            )
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
         return network_from_json(response.view_json)
 
     @property
@@ -90,20 +97,27 @@ class LocalNetwork:
         *,
         timeout_s: float,
         what: str,
-        watch: Callable[[NetworkView], None] | None = None,
+        watch: Callable[[NetworkView], None] = lambda _: None,
     ) -> NetworkView:
-        """Poll until `condition`. Raises DeadlineError naming `what`, ChildError for a dead one."""
+        """Poll until `condition`; a coordinator that is away is waited for too.
+
+        Raises DeadlineError naming `what`, ChildError for a process that died.
+        """
         deadline_s = time.perf_counter() + timeout_s
-        while True:
+        trouble = ""
+        while time.perf_counter() < deadline_s:
             self.children.check()
-            view = self.view()
-            if watch is not None:
+            try:
+                view = self.view()
+            except ServiceError as error:
+                trouble = error.message
+            else:
                 watch(view)
-            if condition(view):
-                return view
-            if time.perf_counter() > deadline_s:
-                raise DeadlineError(f"{what} did not happen within {timeout_s:.0f} s: {_why(view)}")
+                if condition(view):
+                    return view
+                trouble = _why(view)
             time.sleep(POLL_S)
+        raise DeadlineError(f"{what} did not happen within {timeout_s:.0f} s: {trouble}")
 
     def node_view(self, view: NetworkView, name: str) -> NodeView:
         """The newest node of that display name. Raises DeadlineError where there is none."""

@@ -14,5 +14,5 @@ def smollm_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNe
     was: kill nothing, add nothing."""
     _, spec = smollm()
     home = tmp_path_factory.mktemp("smollm-network")
-    with serving_network(home, SMOLLM, spec, num_nodes=3, num_stages=3) as network:
+    with serving_network(home, SMOLLM, spec, num_stages=3) as network:
         yield network

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordinator.core.view import NetworkView
 from plait.cli.local_network import LocalNetwork
 from plait.types import FinishReason
-from tests.kit.network import client_of, num_serving, serving_network
+from tests.kit.network import (
+    client_of,
+    kill_and_restart_coordinator,
+    num_serving,
+    serving_network,
+)
 from tests.kit.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -21,7 +27,9 @@ def spare_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNet
     """Two chains of two nodes each: whoever dies, somebody else holds the same layers."""
     home = tmp_path_factory.mktemp("spare-network")
     spec = write_tiny_model(home / "tiny")
-    with serving_network(home, str(home / "tiny"), spec, num_nodes=4, num_stages=2) as network:
+    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+        (model,) = network.view().models
+        assert min(model.replicas_per_layer) >= 2
         yield network
 
 
@@ -47,7 +55,35 @@ def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
     assert result.finish_reason is FinishReason.LENGTH
     assert killed not in [hop.display_name for hop in result.route]
     spare_network.children.forget(spare_network.nodes.pop(killed))
-    view = spare_network.wait(
-        lambda view: num_serving(view) == 3, timeout_s=10, what="the dead node's departure"
+    spare_network.wait(
+        lambda view: (
+            num_serving(view) == 3 and all(node.kv_tokens_reserved == 0 for node in view.nodes)
+        ),
+        timeout_s=10,
+        what="the dead node's departure with all KV given back",
     )
-    assert all(node.kv_tokens_reserved == 0 for node in view.nodes)
+
+
+def test_a_killed_coordinator_finds_its_network_again_and_nothing_is_loaded_twice(
+    spare_network: LocalNetwork,
+) -> None:
+    before = spare_network.view()
+    kill_and_restart_coordinator(spare_network, str(spare_network.home / "tiny"))
+    after = spare_network.wait(
+        lambda view: num_serving(view) == num_serving(before),
+        timeout_s=30,
+        what="the nodes' return",
+    )
+    assert _loaded(after) == _loaded(before)
+    with client_of(spare_network) as client:
+        answer = client.generate(PROMPT, max_tokens=8, temperature=0.0, ignore_eos=True)
+    assert len(answer.token_ids) == 8
+
+
+def _loaded(view: NetworkView) -> set[tuple[str, int, tuple[int, int] | None]]:
+    """Who holds what, by process: the incarnation changes when a process does."""
+    return {
+        (node.node_id, node.incarnation, node.span)
+        for node in view.nodes
+        if node.state == "serving"
+    }

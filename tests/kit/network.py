@@ -1,5 +1,6 @@
 """Whole networks of real processes for tests, on top of `plait.cli.local_network`."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,21 +25,38 @@ def smollm() -> tuple[ModelSource, ModelSpec]:
 
 @contextmanager
 def serving_network(
-    home: Path, model: str, spec: ModelSpec, *, num_nodes: int, num_stages: int
+    home: Path, model: str, spec: ModelSpec, *, num_stages: int, num_spares: int = 0
 ) -> Iterator[LocalNetwork]:
-    """A network in which all `num_nodes` serve; memory is capped so that a chain needs
-    `num_stages` of them."""
+    """A network in which all nodes serve. Memory is capped so that a chain needs `num_stages` of
+    them; `num_spares` join a running network, so they hold layers that others hold already."""
     options = ("--kv-tokens", str(KV_TOKENS), "--no-mqtt")
-    with local_network(home=home, model=model, num_nodes=num_nodes, options=options) as network:
+    with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
         cap = memory_cap_bytes(spec, num_stages)
-        for number in range(1, num_nodes + 1):
-            network.start_node(NodePlan(name=f"node {number}", memory_bytes=cap))
-        network.wait(
-            lambda view: num_serving(view) == num_nodes,
-            timeout_s=SERVE_S,
-            what=f"{num_nodes} serving nodes",
-        )
+        for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
+            for number in range(first, first + count):
+                network.start_node(NodePlan(name=f"node {number}", memory_bytes=cap))
+            expected = first + count - 1
+            network.wait(
+                lambda view, expected=expected: num_serving(view) == expected,  # type: ignore[misc]
+                timeout_s=SERVE_S,
+                what=f"{expected} serving nodes",
+            )
         yield network
+
+
+def kill_and_restart_coordinator(network: LocalNetwork, model: str) -> None:
+    """SIGKILL, then a new process with the same state on the same ports. Nodes are told nothing."""
+    network.coordinator.process.kill()
+    network.children.forget(network.coordinator)
+    (papers,) = network.home.glob("node-1/nodes/*/node.json")
+    node_address = json.loads(papers.read_text())["node_address"]
+    arguments = ["coordinator", "--model", model, "--no-mqtt", "--kv-tokens", str(KV_TOKENS)]
+    arguments += ["--listen", network.profile.address, "--node-listen", node_address]
+    arguments += ["--http-listen", network.profile.http_url.removeprefix("http://")]
+    home = network.home / "coordinator-home"
+    network.coordinator = network.children.start(
+        "coordinator-again", arguments, {"PLAIT_HOME": str(home)}
+    )
 
 
 def num_serving(view: NetworkView) -> int:

@@ -9,6 +9,7 @@ from coordinator.core.state import Limits
 from plait.types import LayerSpan, NodeId, Reason
 from scheduler.allocation import allocate_greedy
 from tests.unit.core.stories import Story, loaded_event, only
+from tests.unit.core.test_nodes import held_span
 
 
 def test_nodes_that_arrive_together_are_planned_together() -> None:
@@ -41,6 +42,21 @@ def test_the_first_plan_waits_for_the_nodes_that_are_expected_but_not_for_ever()
     for name in ("a", "b", "c"):
         story.join(name)
     assert len(only(story.wait(600), fx.SolveAllocation)) == 1
+
+
+def test_after_a_restart_nobody_moves_before_the_others_had_time_to_come_back() -> None:
+    story = Story()
+    beating = ("a", "b", "c")
+    story.join("a", held=held_span(0, 15))
+    story.join("b", held=held_span(0, 15))
+    assert only(story.wait(5_000, beating=beating), fx.SolveAllocation) == []
+    story.join("c", held=held_span(15, 30))
+    story.wait(10_000, beating=beating)
+    assert only(story.effects, fx.AssignSpan) == []
+    left = Story()
+    left.join("a", held=held_span(0, 15))
+    left.join("b", held=held_span(0, 15))
+    assert len(only(left.wait(7_000, beating=beating), fx.SolveAllocation)) == 1
 
 
 def test_a_stale_plan_is_dropped() -> None:
