@@ -157,6 +157,17 @@ REQUEST: Final[Mapping[RequestState, Mapping[RequestTrigger, RequestState]]] = {
 }
 
 
+def diagram(table: Mapping[S, Mapping[T, S]]) -> str:
+    """The table as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f"    {state} --> {target}: {trigger}"
+        for state, row in table.items()
+        for trigger, target in row.items()
+    ]
+    return "\n".join(lines)
+
+
 def advance(name: str, table: Mapping[S, Mapping[T, S]], key: object, state: S, trigger: T) -> S:
     """The next state. Raises IllegalTransition where the table has no such cell."""
     try:

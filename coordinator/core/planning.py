@@ -14,7 +14,9 @@ from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 
 SHRINK: Final = 0.9
-MEMORY_CODES: Final = frozenset({"not_enough_memory", "memory_full", "overloaded", "out_of_memory", "kv_full"})
+MEMORY_CODES: Final = frozenset(
+    {"not_enough_memory", "memory_full", "overloaded", "out_of_memory", "kv_full"}
+)
 
 
 def ask_plan(state: CoreState) -> None:

@@ -127,7 +127,7 @@ def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:
             role += ", with the LM head"
         draft.reasons[node_id] = (
             f"stage {index + 1} of {len(chain.stages)} in a chain of {model_id}{role}: "
-            f"{len(span)} layers balance its step time with the others'"
+            "the split that serves most within every node's memory"
         )
 
 

@@ -1,5 +1,7 @@
 """The tables themselves."""
 
+from pathlib import Path
+
 import pytest
 
 from coordinator.core import effects as fx
@@ -13,6 +15,7 @@ from coordinator.core.machines import (
     PipelineState,
     RequestState,
     advance,
+    diagram,
 )
 from plait.errors import IllegalTransition
 from tests.unit.core.stories import Story, only
@@ -59,3 +62,9 @@ def test_the_view_names_recent_requests_missing_layers_and_counts() -> None:
     assert view.counters.tokens_generated == 60 * 20
     assert [n.num_requests for n in view.nodes] == [1, 1, 1]
     assert all(n.predicted_stage_ms > 0 for n in view.nodes)
+
+
+def test_the_docs_show_the_tables_as_they_are() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "scheduling.md").read_text("utf-8")
+    for shown in (diagram(NODE), diagram(PIPELINE), diagram(REQUEST)):
+        assert shown in text
