@@ -13,7 +13,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.shell.control import ControlService, Offer, frame_bytes_max
 from coordinator.shell.inbox import EventInbox
-from coordinator.shell.servers import check_free, grpc_server
+from coordinator.shell.servers import GrpcDoor, check_free
 from plait.clock import SystemClock
 from plait.crypto.authority import CertificateAuthority
 from plait.crypto.certificates import COORDINATOR_NAME, key_to_pem, make_csr, new_tls_key
@@ -69,17 +69,17 @@ async def network(*, hello_s: float = 5.0) -> AsyncIterator[Network]:
     def add(server: aio.Server) -> None:
         control_pb2_grpc.add_ControlServiceServicer_to_server(service, server)
 
-    async with grpc_server(
+    door = GrpcDoor(
         host="127.0.0.1",
         port=0,
         flag="--node-listen",
         credentials=mtls_server_credentials(
             key_pem=pair.key_pem, certificate_pem=pair.certificate_pem, ca_pem=ca.certificate_pem
         ),
-        add_services=add,
         calls_max=64,
-    ) as port:
-        yield Network(service, inbox, ca, f"127.0.0.1:{port}")
+    )
+    async with door.serve(add):
+        yield Network(service, inbox, ca, f"127.0.0.1:{door.port}")
 
 
 def hello(incarnation: int = 1, *, version: int = 1) -> control_pb2.NodeReport:
@@ -323,15 +323,11 @@ async def test_a_full_inbox_drops_heartbeats_but_not_the_stream() -> None:
     credentials = mtls_server_credentials(
         key_pem=pair.key_pem, certificate_pem=pair.certificate_pem, ca_pem=ca.certificate_pem
     )
-    async with grpc_server(
-        host="127.0.0.1",
-        port=0,
-        flag="--node-listen",
-        credentials=credentials,
-        add_services=add,
-        calls_max=8,
-    ) as port:
-        net = Network(service, FakeInbox(), ca, f"127.0.0.1:{port}")
+    door = GrpcDoor(
+        host="127.0.0.1", port=0, flag="--node-listen", credentials=credentials, calls_max=8
+    )
+    async with door.serve(add):
+        net = Network(service, FakeInbox(), ca, f"127.0.0.1:{door.port}")
         async with net.channel() as channel:
             call = await attach(channel)
             await until(lambda: len(inbox) == 1)
