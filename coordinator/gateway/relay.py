@@ -4,10 +4,8 @@ Only the last stage of a request's current epoch may send tokens, and only in or
 else that arrives is late, duplicate or foreign: dropped and counted.
 """
 
-import asyncio
 import math
-import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -17,11 +15,12 @@ from coordinator.core import events as ev
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.links import NodeLink
+from coordinator.gateway.posting import Poster
 from coordinator.gateway.refusals import error_for
+from coordinator.gateway.starting import RouteStarter
 from coordinator.ports import Inbox
 from plait.clock import Clock
-from plait.errors import FrameError, OverloadedError
-from plait.log import get
+from plait.errors import FrameError
 from plait.types import (
     DType,
     FinishReason,
@@ -29,19 +28,12 @@ from plait.types import (
     Reason,
     RequestId,
     Route,
-    RouteTicket,
-    TicketStage,
     TokenLogprob,
 )
 from plait.wire import codec
-from plait.wire.tickets import signed_ticket
 from plait.wire.v1 import data_pb2
 
-UNPOSTED_MAX: Final = 10_000
-REPOST_S: Final = 0.05
 TOP_LOGPROBS_MAX: Final = 20
-
-log = get("relay")
 
 
 @dataclass(slots=True)
@@ -77,17 +69,18 @@ class Relay:
         wire_dtype: DType = DType.FLOAT32,
         ticket_life_ms: int = 600_000,
     ) -> None:
-        self._inbox = inbox
-        self._sign = sign
-        self._network_id = network_id
-        self._clock = clock
-        self._new_id = new_id
-        self._wire_dtype = wire_dtype
-        self._ticket_life_ms = ticket_life_ms
+        self._poster = Poster(inbox)
+        self._starter = RouteStarter(
+            sign=sign,
+            network_id=network_id,
+            clock=clock,
+            new_id=new_id,
+            wire_dtype=wire_dtype,
+            ticket_life_ms=ticket_life_ms,
+        )
         self._links: dict[NodeId, NodeLink] = {}
         self._generations: dict[RequestId, Generation] = {}
         self._routes: dict[RequestId, OpenedRoute] = {}
-        self._unposted: deque[ev.Event] = deque()
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
@@ -144,49 +137,11 @@ class Relay:
             if node_id not in self._links:
                 self._break(request_id, attempt, node_id, "gateway_link_down", "has no link here")
                 return
-        start = self._start_request(effect, generation)
+        start = self._starter.start(effect, generation)
         if not self._links[attempt.first_node].send(data_pb2.GatewayToNode(start=start)):
             self._break(
                 request_id, attempt, attempt.first_node, "gateway_link_down", "does not read"
             )
-
-    def _start_request(self, effect: fx.OpenRoute, generation: Generation) -> data_pb2.StartRequest:
-        now_ms = self._clock.unix_ms()
-        ticket = RouteTicket(
-            ticket_id=self._new_id(),
-            network_id=self._network_id,
-            request_id=effect.request_id,
-            epoch=effect.epoch,
-            model_id=effect.model_id,
-            stages=tuple(
-                TicketStage(
-                    node_id=stage.node_id,
-                    incarnation=stage.incarnation,
-                    span=stage.span,
-                    addresses=addresses,
-                )
-                for stage, addresses in zip(effect.route, effect.addresses, strict=True)
-            ),
-            kv_tokens=effect.kv_tokens,
-            issued_unix_ms=now_ms,
-            expires_unix_ms=now_ms + self._ticket_life_ms,
-            wire_dtype=self._wire_dtype,
-        )
-        sampling, generated = generation.sampling, generation.generated_ids
-        sequence = [*generation.prompt_ids, *generated]
-        prompt_ids = sorted(set(generation.prompt_ids)) if sampling.repetition_penalty != 1 else ()
-        opening = data_pb2.Open(
-            ticket=signed_ticket(ticket, self._sign),
-            stage_index=0,
-            sampling=codec.sampling_to_proto(sampling),
-            stop_token_ids=generation.stop_token_ids,
-            max_new_tokens=generation.max_new_tokens - len(generated),
-            prompt_tokens=len(sequence),
-            penalty_prompt_ids=prompt_ids,
-            penalty_generated_ids=generated if sampling.has_penalties else (),
-            trace_id=zlib.crc32(effect.request_id.encode()),
-        )
-        return data_pb2.StartRequest(open=opening, prompt_token_ids=sequence)
 
     def _close(self, effect: fx.CloseRoute) -> None:
         attempt = self._routes.get(effect.request_id)
@@ -391,25 +346,5 @@ class Relay:
         )
 
     def post(self, event: ev.Event) -> None:
-        """Hand an event to the core; where its inbox is full, a moment later, in order."""
-        if not self._unposted:
-            try:
-                self._inbox.post(event)
-            except OverloadedError:
-                asyncio.get_running_loop().call_later(REPOST_S, self._repost)
-            else:
-                return
-        if len(self._unposted) >= UNPOSTED_MAX:
-            self.dropped["event_lost"] += 1
-            log.error("event_lost", kind=type(event).__name__)
-            return
-        self._unposted.append(event)
-
-    def _repost(self) -> None:
-        while self._unposted:
-            try:
-                self._inbox.post(self._unposted[0])
-            except OverloadedError:
-                asyncio.get_running_loop().call_later(REPOST_S, self._repost)
-                return
-            self._unposted.popleft()
+        """Hand an event to the core; neither blocks nor raises."""
+        self._poster.post(event)
