@@ -103,8 +103,8 @@ def _show(plan: "Allocation", spec: "ModelSpec", pool: "Pool") -> None:
     console.print(table)
     count = len(plan.pipelines)
     console.print(
-        f"{count} {'chain' if count == 1 else 'chains'}, {plan.objective_tokens_per_s:.1f} tokens/s for all users "
-        f"together; no plan exceeds {plan.bound_tokens_per_s:.1f} "
+        f"{count} {'chain' if count == 1 else 'chains'}, {plan.objective_tokens_per_s:.1f} "
+        f"tokens/s for all users together; no plan exceeds {plan.bound_tokens_per_s:.1f} "
         f"({plan.solver}, {plan.status}, {plan.solve_ms} ms)"
     )
     for warning in plan.warnings:
