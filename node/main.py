@@ -17,7 +17,7 @@ from node.agent.enrol import renew
 from node.agent.identity import NodeCredentials
 from node.agent.meter import NodeMeter
 from node.agent.profile import SelfProfile
-from node.agent.reports import ReportWriter
+from node.agent.reports import ReportWriter, frame_limit
 from node.agent.runtime import NodeRuntime
 from node.agent.telemetry import TelemetryPublisher
 from node.agent.weights import open_weights
@@ -204,7 +204,7 @@ class Node:
         )
 
     def _welcomed(self, welcome: control_pb2.Welcome) -> None:
-        self._links.set_frame_bytes_max(welcome.frame_bytes_max)
+        self._links.set_frame_bytes_max(frame_limit(welcome))
         if self._welcomes.full():
             self._welcomes.get_nowait()
         self._welcomes.put_nowait(welcome)

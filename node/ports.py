@@ -260,13 +260,17 @@ class TicketCheck(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStats:
-    """Totals of the streams with one neighbour since the start. `rtt_ms` None: not yet known."""
+    """Totals of the streams with one neighbour since the start. `rtt_ms` None: not yet known.
+
+    `sequence_errors` counts frames that were dropped for a sequence number seen before.
+    """
 
     neighbour_id: NodeId
     sent_frames: int
     sent_bytes: int
     received_frames: int
     received_bytes: int
+    sequence_errors: int
     rtt_ms: float | None
     is_up: bool
 

@@ -1,7 +1,7 @@
 """The node's moving figures, for heartbeats and telemetry."""
 
 from node.core import NodeCore
-from node.ports import EngineHost, Links
+from node.ports import EngineHost, Links, LinkStats
 from plait.types import NodeLoad
 from plait.wire.telemetry import TelemetryReading
 
@@ -16,14 +16,14 @@ class NodeMeter:
 
     def load(self) -> NodeLoad:
         """The moving part of a heartbeat."""
-        stats = self._engine.stats()
+        stats, links = self._engine.stats(), self._links.stats()
         return NodeLoad(
             kv_tokens_reserved=stats.kv_tokens_reserved,
             num_requests=self._core.num_sessions,
             stage_ms=stats.stage_ms,
             tokens_total=stats.tokens_total,
-            sent_bytes_total=sum(link.sent_bytes for link in self._links.stats()),
-            frames_dropped_total=self._core.counters.frames_dropped,
+            sent_bytes_total=sum(link.sent_bytes for link in links),
+            frames_dropped_total=self._frames_dropped(links),
             queue_tokens=stats.queue_tokens,
         )
 
@@ -42,8 +42,12 @@ class NodeMeter:
             steps_total=stats.steps_total,
             sent_bytes_total=sum(link.sent_bytes for link in links),
             received_bytes_total=sum(link.received_bytes for link in links),
-            frames_dropped_total=self._core.counters.frames_dropped,
+            frames_dropped_total=self._frames_dropped(links),
             neighbour_rtt_ms=tuple(
                 (link.neighbour_id, link.rtt_ms) for link in links if link.rtt_ms is not None
             ),
         )
+
+    def _frames_dropped(self, links: tuple[LinkStats, ...]) -> int:
+        repeated = sum(link.sequence_errors for link in links)
+        return self._core.counters.frames_dropped + repeated

@@ -7,6 +7,7 @@ from node.core import events as ev
 from node.core.machines import NodeState
 from plait.errors import FrameError
 from plait.types import HeldSpan, ModelId, NodeId, NodeLoad, NodeProfile, Reason
+from plait.wire.channel import FRAME_BYTES_MAX
 from plait.wire.codec import (
     held_span_to_proto,
     load_to_proto,
@@ -114,7 +115,12 @@ def welcome_event(welcome: control_pb2.Welcome) -> ev.ControlAttached:
         except FrameError:
             continue
         models.append(ev.ModelOffered(spec, source))
-    return ev.ControlAttached(models=tuple(models), frame_bytes_max=welcome.frame_bytes_max)
+    return ev.ControlAttached(models=tuple(models), frame_bytes_max=frame_limit(welcome))
+
+
+def frame_limit(welcome: control_pb2.Welcome) -> int:
+    """Largest frame on a hop, in bytes; the default where the coordinator says none."""
+    return welcome.frame_bytes_max or FRAME_BYTES_MAX
 
 
 def command_event(command: control_pb2.NodeCommand) -> ev.LifecycleEvent | None:

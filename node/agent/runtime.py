@@ -25,7 +25,14 @@ from node.ports import (
 )
 from plait import log
 from plait.clock import Clock
-from plait.errors import ModelError, OverloadedError, PlaitError, WeightsError
+from plait.errors import (
+    FrameError,
+    ModelError,
+    OverloadedError,
+    PlaitError,
+    ServiceError,
+    WeightsError,
+)
 from plait.types import Reason
 
 TICK_S: Final = 0.25
@@ -164,7 +171,8 @@ class NodeRuntime:
             )
         except PlaitError as error:
             reason = Reason(code=error.code, message=error.message)
-            self._pending.append(ev.KvRefused(opened.request_id, opened.epoch, reason))
+            refused = ev.KvRefused(opened.request_id, opened.epoch, _reserve_code(error), reason)
+            self._pending.append(refused)
         else:
             self._pending.append(ev.KvReserved(opened.request_id, opened.epoch))
 
@@ -205,6 +213,14 @@ class NodeRuntime:
             return ev.SpanLoadFailed(epoch, StatusCode.INTERNAL, reason)
         _log.info("span_loaded", span=str(held.span), weight_bytes=held.weight_bytes)
         return ev.SpanLoaded(held)
+
+
+def _reserve_code(error: PlaitError) -> StatusCode:
+    if isinstance(error, OverloadedError):
+        return StatusCode.RESOURCE_EXHAUSTED
+    if isinstance(error, FrameError):
+        return StatusCode.INVALID_ARGUMENT
+    return StatusCode.UNAVAILABLE if isinstance(error, ServiceError) else StatusCode.INTERNAL
 
 
 def _load_code(error: PlaitError) -> StatusCode:

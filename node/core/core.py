@@ -88,7 +88,7 @@ class NodeCore:
             case ev.KvReserved():
                 sessions.reserved(event.request_id, event.epoch, now_ms, out)
             case ev.KvRefused():
-                sessions.not_reserved(event.request_id, event.epoch, event.reason, out)
+                sessions.not_reserved(event, out)
             case ev.CloseReceived():
                 sessions.close(event.sender, event.request_id, event.epoch, event.reason, out)
             case ev.BrokenReceived():

@@ -167,6 +167,7 @@ class KvRefused:
 
     request_id: RequestId
     epoch: int
+    code: StatusCode
     reason: Reason
 
 

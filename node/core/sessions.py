@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from node.core import checks, opening
 from node.core.effects import Dial, Effect, ReleaseKv, ReserveKv, Send, SendToGateway, SubmitRows
-from node.core.events import BrokenReceived, FrameRejected, OpenRefused, RowOutcome
+from node.core.events import BrokenReceived, FrameRejected, KvRefused, OpenRefused, RowOutcome
 from node.core.machines import SessionState
 from node.core.messages import Activations, Broken, Close, Opened, StageOpen, StatusCode, Token
 from node.core.state import NodeData, Session
@@ -90,13 +90,11 @@ class Sessions:
         if session.is_first:
             self._prefill(session, out)
 
-    def not_reserved(
-        self, request_id: RequestId, epoch: int, reason: Reason, out: list[Effect]
-    ) -> None:
-        """The engine has no slots."""
-        session = self._find(request_id, epoch)
+    def not_reserved(self, event: KvRefused, out: list[Effect]) -> None:
+        """The engine has no slots, or would not have this request."""
+        session = self._find(event.request_id, event.epoch)
         if session is not None:
-            self.break_session(session, StatusCode.RESOURCE_EXHAUSTED, reason, out)
+            self.break_session(session, event.code, event.reason, out)
 
     def _prefill(self, session: Session, out: list[Effect]) -> None:
         """All chunks at once: while this stage runs one, the next stage runs the one before."""

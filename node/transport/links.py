@@ -21,6 +21,7 @@ from plait import log
 from plait.types import NodeId
 
 NEIGHBOURS_MAX: Final = 512
+SPARE_STREAMS_MAX: Final = 3
 
 _log = log.get("links")
 
@@ -101,6 +102,7 @@ class LinkTable:
                 sent_bytes=counters.sent_bytes,
                 received_frames=counters.received_frames,
                 received_bytes=counters.received_bytes,
+                sequence_errors=counters.sequence_errors,
                 rtt_ms=counters.rtt_ms,
                 is_up=neighbour_id in self._ways and self._ways[neighbour_id].stream_id is not None,
             )
@@ -110,6 +112,11 @@ class LinkTable:
     def dialled(self) -> tuple[NodeId, ...]:
         """Neighbours whose stream this node opened or is opening, for tests and operators."""
         return tuple(self._dialled)
+
+    def num_streams(self, neighbour_id: NodeId) -> int:
+        """Streams that stand with a neighbour, spare ones included."""
+        way = self._ways.get(neighbour_id)
+        return 0 if way is None else len(way.spare) + (way.stream_id is not None)
 
     def sent_to(self, neighbour_id: NodeId) -> tuple[int, int]:
         """(frames, bytes) sent to a neighbour since the start."""
@@ -125,6 +132,8 @@ class LinkTable:
                     "this node takes no more neighbours", grpc.StatusCode.RESOURCE_EXHAUSTED
                 )
             way = self._ways[neighbour_id] = Way(Outbox(self._limits))
+        if len(way.spare) >= SPARE_STREAMS_MAX:
+            return LinkEnded("too many streams", grpc.StatusCode.RESOURCE_EXHAUSTED)
         self._num_streams += 1
         stream_id = self._num_streams
         outbox = self._adopt(way, stream_id)

@@ -1,12 +1,14 @@
 """Whole rings of nodes over real gRPC: tokens come back, and everything is given back."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
 
 from node.core.state import Limits
 from node.transport.flow import FlowLimits
+from node.transport.links import SPARE_STREAMS_MAX
 from plait.crypto.identity import new_ed25519
 from plait.crypto.tickets import TicketSigner
 from plait.types import FinishReason
@@ -276,3 +278,37 @@ async def test_round_trips_are_measured_on_the_stream_itself() -> None:
         assert rtt_ms is not None
         assert 0 < rtt_ms < 1_000
     await asyncio.sleep(0)
+
+
+async def test_a_repeated_sequence_number_is_dropped_and_counted() -> None:
+    async with ring(1) as made, Rogue("echo", made.nodes[0].address) as rogue:
+        frame = rogue.ping()
+        await rogue.write(frame)
+        await rogue.write(frame)
+        links = made.nodes[0].links
+        await until(lambda: sum(link.sequence_errors for link in links.stats()) == 1)
+
+
+async def test_a_neighbour_may_not_hoard_streams() -> None:
+    async with ring(1) as made, contextlib.AsyncExitStack() as stack:
+        node = made.nodes[0]
+        for _ in range(SPARE_STREAMS_MAX + 1):
+            rogue = await stack.enter_async_context(Rogue("many", node.address))
+            await rogue.write(rogue.ping())
+            await rogue.pong()
+        last = await stack.enter_async_context(Rogue("many", node.address))
+        assert (await last.end())[0] == "RESOURCE_EXHAUSTED"
+
+
+async def test_a_second_stream_takes_over_when_the_first_ends() -> None:
+    async with ring(1) as made, Rogue("twice", made.nodes[0].address) as second:
+        links = made.nodes[0].links
+        async with Rogue("twice", made.nodes[0].address) as first:
+            await first.write(first.ping())
+            await first.pong()
+            await second.write(second.ping())
+            await second.pong()
+        await until(lambda: links.num_streams(first.node_id) == 1)
+        assert links.stats()[0].is_up
+        await second.rows("nobody", position=0, payload=b"")
+        await until(lambda: made.nodes[0].runtime.core.counters.frames_foreign == 1)

@@ -83,7 +83,7 @@ def _ends() -> st.SearchStrategy[ev.Event]:
             reason=st.just(REASON),
         ),
         st.builds(ev.KvReserved, REQUESTS, EPOCHS),
-        st.builds(ev.KvRefused, REQUESTS, EPOCHS, st.just(REASON)),
+        st.builds(ev.KvRefused, REQUESTS, EPOCHS, st.sampled_from(StatusCode), st.just(REASON)),
         st.builds(ev.SendRefused, neighbour_id=NODES, request_id=REQUESTS, epoch=EPOCHS),
         st.builds(ev.LinkUp, NODES),
         st.builds(ev.LinkDown, NODES, st.just("reset")),

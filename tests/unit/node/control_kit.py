@@ -78,7 +78,7 @@ class CoordinatorKit(control_pb2_grpc.ControlServiceServicer):
     ) -> control_pb2.ProbeResponse:
         return control_pb2.ProbeResponse(padding=bytes(request.response_bytes))
 
-    async def Renew(  # noqa: N802
+    async def Renew(
         self, request: control_pb2.RenewRequest, context: object
     ) -> control_pb2.RenewResponse:
         return control_pb2.RenewResponse()

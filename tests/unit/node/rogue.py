@@ -82,6 +82,14 @@ class Rogue:
         frame.activations.payload = payload
         await self.write(frame.SerializeToString())
 
+    async def pong(self) -> None:
+        """Wait for the answer to a ping: the stream stands."""
+        async with asyncio.timeout(5):
+            while isinstance(data := await self._call.read(), bytes):
+                if data_pb2.LinkFrame.FromString(data).WhichOneof("body") == "pong":
+                    return
+        raise AssertionError("the stream ended")
+
     async def broken(self) -> data_pb2.Broken:
         """The next Broken that comes."""
         async with asyncio.timeout(5):

@@ -30,6 +30,8 @@ from tests.unit.node.story import (
     to_gateway,
 )
 
+FULL = StatusCode.RESOURCE_EXHAUSTED
+
 
 def test_a_middle_stage_dials_reserves_and_passes_the_open_on() -> None:
     story = Story(1)
@@ -142,7 +144,7 @@ def test_a_refused_ticket_is_answered_to_its_sender_and_counted() -> None:
 def test_without_kv_the_chain_breaks_towards_gateway_and_sender() -> None:
     story = Story(1)
     story.tell(ev.OpenReceived(A, opened(1)))
-    effects = story.tell(ev.KvRefused(rid(), 1, Reason(code="kv_full", message="full")))
+    effects = story.tell(ev.KvRefused(rid(), 1, FULL, Reason(code="kv_full", message="full")))
     assert broken_code(effects) == "kv_full"
     assert [n for n, _ in sent(effects, Broken)] == [A]
     assert sent(effects, Close) == [], "the next stage was never opened"
