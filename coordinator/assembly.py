@@ -1,5 +1,6 @@
 """Makes the coordinator's parts and introduces them to each other."""
 
+import importlib.metadata
 import random
 import secrets
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from coordinator.shell.store import Store
 from coordinator.shell.telemetry_hub import TelemetryHub
 from coordinator.shell.view_cache import ViewCache
 from plait.clock import Clock
-from plait.types import DType
+from plait.types import DType, ModelSpec
 from plait.wire.v1 import admin_pb2_grpc, control_pb2_grpc
 
 
@@ -58,76 +59,45 @@ class Parts:
         self.gateway.add_to_node_port(server)
 
 
-def assemble(
-    config: CoordinatorConfig,
-    models: Sequence[ServedModel],
-    *,
-    authority: Authority,
-    store: Store,
-    telemetry: TelemetryHub,
-    clock: Clock,
-    public_address: str,
-    node_port: int,
-    software_version: str,
-) -> Parts:
-    """All parts, none of them running yet. `public_address` is what volunteers dial."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the parts are made of. `public_address` (host:port) is what volunteers dial."""
+
+    config: CoordinatorConfig
+    models: Sequence[ServedModel]
+    authority: Authority
+    store: Store
+    telemetry: TelemetryHub
+    clock: Clock
+    public_address: str
+    node_port: int
+
+    @property
+    def specs(self) -> tuple[ModelSpec, ...]:
+        return tuple(model.spec for model in self.models)
+
+    @property
+    def wire_dtype(self) -> DType:
+        return DType(self.config.wire_dtype)
+
+
+def assemble(around: Surroundings) -> Parts:
+    """All parts, none of them running yet."""
+    clock, store, authority = around.clock, around.store, around.authority
     seed = secrets.randbits(63)
-    specs = tuple(model.spec for model in models)
-    wire_dtype = DType(config.wire_dtype)
-    core = Core(
-        specs,
-        limits=Limits(
-            kv_tokens_min=config.kv_tokens_min,
-            queue_max=config.queue_max,
-            wait_limit_ms=config.request_wait_ms,
-            first_plan_nodes_min=config.nodes_min,
-            first_plan_wait_ms=config.plan_wait_ms,
-        ),
-        rng=random.Random(seed),
-        network_id=authority.network_id,
-        software_version=software_version,
-        wire_dtype=wire_dtype,
-        digests={m.spec.model_id: m.source.digest or "" for m in models},
-    )
-    inbox, views = EventInbox(), ViewCache(core, clock)
+    core, inbox = _core(around, seed), EventInbox()
+    cached = ViewCache(core, clock)
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
-    control = ControlService(
-        inbox,
-        Offer(
-            models=tuple((model.spec, model.source) for model in models),
-            telemetry_url=telemetry.url,
-            telemetry_credentials=telemetry.credentials,
-            telemetry_prefix=telemetry.prefix,
-        ),
-        enrolment.renew,
-        admit=store.nodes.saw,
-    )
-    gateway = Gateway(
-        config=GatewayConfig(
-            network_id=authority.network_id,
-            wire_dtype=wire_dtype,
-            generate=GenerateLimits(
-                default_max_tokens=config.max_tokens_default, generations_max=config.requests_max
-            ),
-        ),
-        models=specs,
-        tokenizers={model.spec.model_id: model.tokenizer for model in models},
-        inbox=inbox,
-        views=views,
-        keys=store.keys,
-        sign=authority.tickets.sign,
-        clock=clock,
-        new_id=lambda: secrets.token_hex(12),
-        rng=random.SystemRandom(),
-    )
-    live_views = LiveViews(views, gateway.relay.progress)
+    control = _control(around, inbox, enrolment)
+    gateway = _gateway(around, inbox, cached)
+    views = LiveViews(cached, gateway.relay.progress)
     solver = Solver(inbox)
     journal = Journal(
-        config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
+        around.config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
     )
     return Parts(
         inbox=inbox,
-        views=live_views,
+        views=views,
         control=control,
         gateway=gateway,
         solver=solver,
@@ -141,16 +111,71 @@ def assemble(
             solver=solver,
             journal=journal,
         ),
-        recorder=Recorder(views, store.history, clock),
+        recorder=Recorder(cached, store.history, clock),
         enrolment=EnrolmentService(
-            enrolment, ticket_key=authority.tickets.public_bytes, node_address=f":{node_port}"
+            enrolment,
+            ticket_key=authority.tickets.public_bytes,
+            node_address=f":{around.node_port}",
         ),
         admin=AdminService(
-            views=live_views,
+            views=views,
             keys=store.keys,
             tokens=store.tokens,
             nodes=store.nodes,
             inbox=inbox,
-            public_address=public_address,
+            public_address=around.public_address,
         ),
+    )
+
+
+def _core(around: Surroundings, seed: int) -> Core:
+    config = around.config
+    return Core(
+        around.specs,
+        limits=Limits(
+            kv_tokens_min=config.kv_tokens_min,
+            queue_max=config.queue_max,
+            wait_limit_ms=config.request_wait_ms,
+            first_plan_nodes_min=config.nodes_min,
+            first_plan_wait_ms=config.plan_wait_ms,
+        ),
+        rng=random.Random(seed),
+        network_id=around.authority.network_id,
+        software_version=importlib.metadata.version("plait"),
+        wire_dtype=around.wire_dtype,
+        digests={model.spec.model_id: model.source.digest or "" for model in around.models},
+    )
+
+
+def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> ControlService:
+    telemetry = around.telemetry
+    offer = Offer(
+        models=tuple((model.spec, model.source) for model in around.models),
+        telemetry_url=telemetry.url,
+        telemetry_credentials=telemetry.credentials,
+        telemetry_prefix=telemetry.prefix,
+    )
+    return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
+
+
+def _gateway(around: Surroundings, inbox: EventInbox, views: ViewCache) -> Gateway:
+    config = around.config
+    limits = GenerateLimits(
+        default_max_tokens=config.max_tokens_default, generations_max=config.requests_max
+    )
+    return Gateway(
+        config=GatewayConfig(
+            network_id=around.authority.network_id,
+            wire_dtype=around.wire_dtype,
+            generate=limits,
+        ),
+        models=around.specs,
+        tokenizers={model.spec.model_id: model.tokenizer for model in around.models},
+        inbox=inbox,
+        views=views,
+        keys=around.store.keys,
+        sign=around.authority.tickets.sign,
+        clock=around.clock,
+        new_id=lambda: secrets.token_hex(12),
+        rng=random.SystemRandom(),
     )

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import importlib.metadata
 import os
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,10 +14,10 @@ from typing import Final
 import grpc
 from fastapi import FastAPI
 
-from coordinator.assembly import Parts, assemble
+from coordinator.assembly import Parts, Surroundings, assemble
 from coordinator.config import CoordinatorConfig, Listen
 from coordinator.dashboard.mount import mount
-from coordinator.models import ServedModel, served_models
+from coordinator.models import served_models
 from coordinator.shell.authority import Authority
 from coordinator.shell.first_start import (
     ADMIN_KEY,
@@ -29,7 +28,7 @@ from coordinator.shell.first_start import (
 from coordinator.shell.metrics import metrics_router
 from coordinator.shell.ownership import sole_owner
 from coordinator.shell.servers import GrpcDoor, bind, http_server
-from coordinator.shell.store import Store, open_store
+from coordinator.shell.store import open_store
 from coordinator.shell.telemetry_hub import (
     TelemetryHub,
     telemetry_hub,
@@ -135,31 +134,26 @@ async def coordinator(
         store = await stack.enter_async_context(
             open_store(config.database, clock, ca_der=ca_der, public_address=address)
         )
-        telemetry = await stack.enter_async_context(_telemetry(config, authority, clock))
-        parts = assemble(
-            config,
-            models,
+        around = Surroundings(
+            config=config,
+            models=models,
             authority=authority,
             store=store,
-            telemetry=telemetry,
+            telemetry=await stack.enter_async_context(_telemetry(config, authority, clock)),
             clock=clock,
             public_address=address,
             node_port=doors.node.port,
-            software_version=importlib.metadata.version("plait"),
         )
-        await stack.enter_async_context(_running(parts, telemetry))
-        app = parts.gateway.http_app()
-        app.include_router(
-            metrics_router(views=parts.views, telemetry=telemetry.view, keys=store.keys)
-        )
-        login_path = _dashboard(app, config, parts, store, telemetry, clock, address)
+        parts = assemble(around)
+        await stack.enter_async_context(_running(parts, around.telemetry))
+        app, login_path = _http_app(parts, around)
         await stack.enter_async_context(
             http_server(app, doors.http, protocol=parts.gateway.http_protocol())
         )
         await stack.enter_async_context(doors.public.serve(parts.add_to_public_port))
         await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
         stack.callback(parts.control.close_all, reason="coordinator_stopping", message=STOPPING)
-        yield await _announcement(config, models, authority, store, telemetry, doors, login_path)
+        yield await _announcement(around, doors, login_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,41 +229,30 @@ def _telemetry(
     )
 
 
-def _dashboard(
-    app: FastAPI,
-    config: CoordinatorConfig,
-    parts: Parts,
-    store: Store,
-    telemetry: TelemetryHub,
-    clock: Clock,
-    join_address: str,
-) -> str:
-    """Mount the dashboard; a path that signs in once, empty where it is off."""
-    if not config.is_dashboard_enabled:
-        return ""
+def _http_app(parts: Parts, around: Surroundings) -> tuple[FastAPI, str]:
+    """OpenAI door, metrics and dashboard, and a path that signs in to the dashboard once (empty
+    where it is off)."""
+    telemetry, keys = around.telemetry, around.store.keys
+    app = parts.gateway.http_app()
+    app.include_router(metrics_router(views=parts.views, telemetry=telemetry.view, keys=keys))
+    if not around.config.is_dashboard_enabled:
+        return app, ""
     dashboard = mount(
         app,
         views=parts.views,
         telemetry=telemetry.view if telemetry.subscriber is not None else None,
-        keys=store.keys,
-        tokens=store.tokens,
+        keys=keys,
+        tokens=around.store.tokens,
         inbox=parts.inbox,
-        clock=clock,
-        join_address=join_address,
+        clock=around.clock,
+        join_address=around.public_address,
     )
-    return dashboard.new_login_path()
+    return app, dashboard.new_login_path()
 
 
-async def _announcement(
-    config: CoordinatorConfig,
-    models: Sequence[ServedModel],
-    authority: Authority,
-    store: Store,
-    telemetry: TelemetryHub,
-    doors: _Doors,
-    login_path: str,
-) -> Announcement:
+async def _announcement(around: Surroundings, doors: _Doors, login_path: str) -> Announcement:
     """Make keys, tokens and the profile; say where everything is."""
+    config, store = around.config, around.store
     keys = await ensure_keys(store.keys, config.state_dir)
     await write_token_files(store.tokens, config.token_files)
     token, _ = await store.tokens.create_token(display_name="printed at start", valid_s=0)
@@ -277,17 +260,17 @@ async def _announcement(
     if config.is_profile_written:
         profile_path = save_profile(
             address=doors.public_address,
-            ca_pem=authority.ca_pem,
+            ca_pem=around.authority.ca_pem,
             admin_key=keys.admin,
             http_url=doors.http_url,
         )
     return Announcement(
-        network_id=authority.network_id,
-        models=tuple(model.spec.model_id for model in models),
+        network_id=around.authority.network_id,
+        models=tuple(model.spec.model_id for model in around.models),
         public_address=doors.public_address,
         node_address=doors.node_address,
         http_url=doors.http_url,
-        telemetry_url=telemetry.url,
+        telemetry_url=around.telemetry.url,
         login_url=f"{doors.http_url}{login_path}" if login_path else "",
         join_command=f"plait node join {doors.public_address} --token {token}",
         admin_key_path=config.state_dir / ADMIN_KEY,
