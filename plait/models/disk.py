@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -91,6 +91,25 @@ def place(part: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(target)
+
+
+def append(part: Path, blocks: Iterable[bytes], needed_bytes: int) -> None:
+    """Append `blocks` to a part, making its folder.
+
+    What `blocks` raises leaves the part for the next try; a full disk removes it.
+
+    Raises:
+        WeightsError: reason "disk_full" or "disk_unwritable".
+    """
+    with storing(part.parent, needed_bytes):
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("ab") as out:
+                for block in blocks:
+                    out.write(block)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def write_small(target: Path, content: bytes) -> None:

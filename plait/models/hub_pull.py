@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Final
 from plait.errors import WeightsError
 from plait.models.disk import (
     PART,
+    append,
     file_sha256,
     locked,
     place,
     require_space,
     size_or_zero,
-    storing,
 )
 from plait.models.hub_model import HubModel
 from plait.models.progress import PullProgress
@@ -104,22 +104,18 @@ def _pull_file(model: HubModel, file: FileRecord, progress: Callable[[str, int],
 def _fetch_into(
     model: HubModel, part: Path, file: FileRecord, progress: Callable[[str, int], None]
 ) -> None:
-    """Append to a part. A network's failure leaves it for the next try, a full disk removes it."""
-    remote = model.hub.remote(file, model.commit)
-    with storing(model.folder, file.size_bytes):
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            if size_or_zero(part) > file.size_bytes:
-                part.unlink()
-            at = size_or_zero(part)
-            with part.open("ab") as out:
-                for block in model.client.stream(remote, at, file.size_bytes):
-                    out.write(block)
-                    at += len(block)
-                    progress("downloading", at)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+    """Append to a part what it lacks."""
+    if size_or_zero(part) > file.size_bytes:
+        part.unlink()
+
+    def blocks() -> Iterator[bytes]:
+        at = size_or_zero(part)
+        for block in model.client.stream(model.hub.remote(file, model.commit), at, file.size_bytes):
+            yield block
+            at += len(block)
+            progress("downloading", at)
+
+    append(part, blocks(), file.size_bytes)
 
 
 def _part(path: Path) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from plait.models.disk import PART, file_sha256, place, storing
+from plait.models.disk import PART, append, file_sha256, place
 
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.bin")
 
@@ -81,18 +81,7 @@ class PieceFolder:
             WeightsError: reason "disk_full", or what `blocks` raises.
         """
         part = self._part(start, end)
-        with storing(self.folder, end - start):
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with part.open("ab") as out:
-                    for block in blocks:
-                        out.write(block)
-                return self._keep(part, start, end)
-            except OSError:
-                part.unlink(missing_ok=True)
-                raise
-
-    def _keep(self, part: Path, start: int, end: int) -> Piece:
+        append(part, blocks, end - start)
         piece = Piece(start, end, file_sha256(part))
         place(part, self.folder / piece.file_name)
         self._pieces[start, end - start] = piece

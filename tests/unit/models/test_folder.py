@@ -170,9 +170,10 @@ class TestDamage:
         with pytest.raises(WeightsError, match=f"puts tensor {first} into .* does not have it"):
             open_source(source)
 
-    def test_an_index_that_leaves_the_folder(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", ".", 7])
+    def test_an_index_that_leaves_the_folder(self, tmp_path: Path, name: object) -> None:
         source = write_folder(tmp_path, tiny_model(), num_files=2)
-        index = {"weight_map": {"model.norm.weight": "../../etc/passwd"}}
+        index = {"weight_map": {"model.norm.weight": name}}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
         with pytest.raises(WeightsError, match="no file name"):
             open_source(source)
