@@ -8,6 +8,7 @@ from typing import Final
 
 from plait.config import home_dir
 from plait.errors import ConfigError
+from plait.types import DType
 
 PUBLIC_PORT: Final = 7420
 NODE_PORT: Final = 7421
@@ -44,8 +45,10 @@ def parse_listen(text: str, *, flag: str, default_port: int) -> Listen:
     """`HOST:PORT`, `HOST`, `:PORT` or `PORT`. Raises ConfigError naming `flag`."""
     host, port_text = text, ""
     if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
+        host, bracket, rest = text[1:].partition("]")
         port_text = rest.removeprefix(":")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ConfigError(f"{flag} {text}: give HOST:PORT or [IPV6]:PORT")
     elif text.count(":") == 1:
         host, _, port_text = text.partition(":")
     elif text.isdecimal():
@@ -125,6 +128,10 @@ class CoordinatorConfig:
         ):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.plan_wait_ms < 0:
+            raise ConfigError("--plan-wait-s cannot be negative")
+        if self.wire_dtype not in tuple(DType):
+            raise ConfigError(f"--wire-dtype {self.wire_dtype}: choose one of {', '.join(DType)}")
         taken: dict[tuple[str, int], str] = {}
         for listen in (self.public, self.node, self.http, self.mqtt):
             if listen.port == 0:

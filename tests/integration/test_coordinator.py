@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -79,6 +79,7 @@ class ScriptedNode:
     telemetry: str = ""
     digest: str = ""
     is_silent: bool = False
+    memory_bytes: int = PROFILE.memory_bytes
 
     def channel(self) -> aio.Channel:
         tls = self.credentials.tls
@@ -127,7 +128,8 @@ class ScriptedNode:
             case "welcome":
                 self.telemetry = command.welcome.telemetry_url
                 self.digest = command.welcome.models[0].source.digest
-                await call.write(self.report(profiled=codec.profile_to_proto(PROFILE)))
+                profile = replace(PROFILE, memory_bytes=self.memory_bytes)
+                await call.write(self.report(profiled=codec.profile_to_proto(profile)))
             case "assign_span":
                 assign = command.assign_span
                 self.span = codec.span_from_proto(assign.span)
@@ -187,9 +189,12 @@ def _byte_id(byte: int) -> int:
 
 
 @asynccontextmanager
-async def scripted_node(news: Announcement, home: Path) -> AsyncIterator[ScriptedNode]:
+async def scripted_node(
+    news: Announcement, home: Path, *, memory_bytes: int = PROFILE.memory_bytes
+) -> AsyncIterator[ScriptedNode]:
     token = news.join_command.rpartition(" ")[2]
-    node = ScriptedNode(await enrol(news.public_address, token, home, "s"))
+    credentials = await enrol(news.public_address, token, home, "s")
+    node = ScriptedNode(credentials, memory_bytes=memory_bytes)
     task = asyncio.create_task(node.run())
     try:
         yield node
@@ -309,6 +314,46 @@ async def test_a_network_outlives_its_coordinators_process(tmp_path: Path) -> No
         credentials = await enrol(second.public_address, token, tmp_path / "node", "s")
         assert credentials.network_id == first.network_id
     assert (config.state_dir / "admin.key").stat().st_mode & 0o777 == 0o600
+
+
+async def refusal(news: Announcement, state_dir: Path) -> aio.AioRpcError:
+    async with public_channel(news, state_dir) as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        request = gateway_pb2.GenerateRequest(prompt="why?", max_tokens=8)
+        call = stub.Generate(request, metadata=bearer(news.client_key or ""))
+        with pytest.raises(aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+    return caught.value
+
+
+@pytest.mark.slow
+async def test_without_a_node_a_request_says_which_layers_are_missing(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    config = config_for(tmp_path, is_mqtt_enabled=False, request_wait_ms=200)
+    async with coordinator(config) as news:
+        error = await refusal(news, config.state_dir)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "0-3" in (error.details() or ""), error.details()
+        async with httpx.AsyncClient() as client:
+            ready = await client.get(f"{news.http_url}/ready")
+        assert ready.status_code == 503
+        assert ready.json()["models"][0]["missing_layers"] == [[0, 4]]
+
+
+@pytest.mark.slow
+async def test_with_too_little_memory_it_says_how_much_is_missing(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    config = config_for(tmp_path, is_mqtt_enabled=False, request_wait_ms=200)
+    async with coordinator(config) as news:
+        async with scripted_node(news, tmp_path / "node", memory_bytes=1_000) as node:
+            async with httpx.AsyncClient() as client, asyncio.timeout(20):
+                advice = ""
+                while "GiB" not in advice and "MiB" not in advice:
+                    ready = await client.get(f"{news.http_url}/ready")
+                    advice = ready.json()["models"][0]["advice"]
+                    await asyncio.sleep(0.1)
+            assert node.span is None
 
 
 @pytest.mark.slow
