@@ -345,15 +345,18 @@ async def test_without_a_node_a_request_says_which_layers_are_missing(tmp_path: 
 async def test_with_too_little_memory_it_says_how_much_is_missing(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "tiny")
     config = config_for(tmp_path, is_mqtt_enabled=False, request_wait_ms=200)
-    async with coordinator(config) as news:
-        async with scripted_node(news, tmp_path / "node", memory_bytes=1_000) as node:
-            async with httpx.AsyncClient() as client, asyncio.timeout(20):
-                advice = ""
-                while "GiB" not in advice and "MiB" not in advice:
-                    ready = await client.get(f"{news.http_url}/ready")
-                    advice = ready.json()["models"][0]["advice"]
-                    await asyncio.sleep(0.1)
-            assert node.span is None
+    async with (
+        coordinator(config) as news,
+        scripted_node(news, tmp_path / "node", memory_bytes=1_000) as node,
+        httpx.AsyncClient() as client,
+        asyncio.timeout(20),
+    ):
+        advice = ""
+        while "GiB" not in advice and "MiB" not in advice:
+            ready = await client.get(f"{news.http_url}/ready")
+            advice = ready.json()["models"][0]["advice"]
+            await asyncio.sleep(0.1)
+        assert node.span is None
 
 
 @pytest.mark.slow
