@@ -17,7 +17,8 @@ from coordinator.shell.reports import (
     command_from_effect,
     event_from_report,
 )
-from coordinator.shell.sessions import NodeSession, Sessions
+from coordinator.shell.sessions import Admission, NodeSession, Pace, Sessions
+from plait.clock import Clock, SystemClock
 from plait.errors import (
     AuthenticationError,
     ConfigError,
@@ -101,13 +102,15 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         *,
         admit: AdmitFunction | None = None,
         hello_s: float = HELLO_S,
+        clock: Clock | None = None,
     ) -> None:
         self._inbox = inbox
         self._offer = offer
         self._renew = renew
         self._admit_node = admit
         self._hello_s = hello_s
-        self._sessions = Sessions()
+        self._clock = clock if clock is not None else SystemClock()
+        self._sessions = Sessions(self._clock)
         self.num_reports_dropped = 0
 
     # --- effects ------------------------------------------------------------------------------
@@ -150,8 +153,9 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             log.info("hello_refused", node_id=node_id, reason=error.code)
             await abort_with(context, error)
         session = NodeSession(who)
-        if not self._admit(session):
-            await context.write(_already_connected())
+        admission = self._admit(session)
+        if admission is not Admission.ADMITTED:
+            await context.write(_turn_away(admission))
             return
         try:
             await context.write(welcome_from_offer(self._offer, node_id))
@@ -205,16 +209,15 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             )
         return report
 
-    def _admit(self, session: NodeSession) -> bool:
-        is_in, old = self._sessions.admit(session)
-        if not is_in:
-            log.info("node_older_incarnation", node_id=session.who.node_id)
-            return False
+    def _admit(self, session: NodeSession) -> Admission:
+        admission, old = self._sessions.admit(session)
+        if admission is not Admission.ADMITTED:
+            log.warning("node_turned_away", node_id=session.who.node_id, reason=admission)
         if old is not None:
             log.info("node_replaced", node_id=session.who.node_id)
-            old.end(_already_connected())
+            old.end(_turn_away(Admission.OLDER if admission is Admission.ADMITTED else admission))
             self._detach(old.who)
-        return True
+        return admission
 
     def _detach(self, who: Attachment) -> None:
         log.info("node_detached", node_id=who.node_id)
@@ -235,10 +238,13 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
                 raise result
 
     async def _read(self, session: NodeSession, context: Context) -> None:
-        num_dropped = 0
+        num_dropped, pace = 0, Pace()
         while not _is_eof(report := await context.read()):
             if session.is_ending:
                 continue
+            delay_ms = pace.delay_ms(self._clock.monotonic_ms())
+            if delay_ms:
+                await asyncio.sleep(delay_ms / 1_000)  # unread, so the flood stays at its sender
             try:
                 self._take(session.who, report)
             except FrameError as error:
@@ -289,9 +295,11 @@ def _evict(reason: str, message: str, *, may_rejoin: bool) -> control_pb2.NodeCo
     return control_pb2.NodeCommand(evict=evict)
 
 
-def _already_connected() -> control_pb2.NodeCommand:
-    return _evict(
-        "already_connected",
-        "another process with this node's identity connected later; one identity serves once",
-        may_rejoin=False,
-    )
+def _turn_away(admission: Admission) -> control_pb2.NodeCommand:
+    message = "another process with this node's identity connected later; one identity serves once"
+    if admission is Admission.SUSPENDED:
+        message = (
+            "two processes take this node's identity from each other, so neither serves for ten "
+            "minutes: stop one, or give it an identity of its own (its own --home and token)"
+        )
+    return _evict(str(admission), message, may_rejoin=False)
