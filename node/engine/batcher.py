@@ -46,6 +46,10 @@ class Batcher:
     def has_work(self) -> bool:
         return bool(self._queue)
 
+    def expects_more(self) -> bool:
+        """Whether an open sequence has no work here yet, so that a step now would miss it."""
+        return len({item.sequence.key for item in self._queue}) < len(self._sequences)
+
     def hold(self, spec: ModelSpec, held: HeldSpan) -> None:
         """Admit requests for a span that is now loaded."""
         self._spec, self._held = spec, held

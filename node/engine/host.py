@@ -32,6 +32,10 @@ _IDLE_WAIT_S = 1.0
 _STEP_TOKENS_MAX = {"cpu": 256, "cuda": 2048}
 """Prefill rows of a step: more than saturate the device, few enough for the decodes beside them."""
 
+_LINGER_SHARE = 0.05
+_LINGER_MS_MAX = 1.0
+"""A step waits for late works at most this share of a step's time, and this long."""
+
 _STAGE_MS_KEPT = 0.9
 """Share of the old value when a step's time is averaged into `stage_ms`."""
 
@@ -41,8 +45,8 @@ class ThreadedEngineHost:
 
     `memory_bytes` caps what is used of the device (None: what is free when it is asked for),
     `num_threads` is torch's, in the engine's thread (None: torch's default), `step_tokens_max` the
-    prefill rows of one step. `open_source` opens weights; `now_ns` measures steps; `loader` stands
-    in for the real one in tests.
+    prefill rows of one step, `linger_ms_max` how long a step may wait for late works. `open_source`
+    opens weights; `now_ns` measures steps; `loader` stands in for the real one in tests.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class ThreadedEngineHost:
         step_tokens_max: int | None = None,
         queue_tokens_max: int = 65_536,
         num_threads: int | None = None,
+        linger_ms_max: float = _LINGER_MS_MAX,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         loader: SpanLoader | None = None,
     ) -> None:
@@ -69,6 +74,7 @@ class ThreadedEngineHost:
             step_tokens_max=step_tokens_max,
         )
         self._num_threads = num_threads
+        self._linger_ms_max = linger_ms_max
         self._now_ns = now_ns
         self._batcher = Batcher(step_tokens_max=step_tokens_max, queue_tokens_max=queue_tokens_max)
         self._wake = threading.Condition()
@@ -221,6 +227,7 @@ class ThreadedEngineHost:
             with self._wake:
                 while not (self._jobs or self._batcher.has_work or self._stopping):
                     self._wake.wait(_IDLE_WAIT_S)
+                self._linger()
                 if self._stopping:
                     break
                 job = self._jobs.popleft() if self._jobs else None
@@ -234,6 +241,19 @@ class ThreadedEngineHost:
             if items:
                 self._step(self._runner, items)
         self._drop()
+
+    def _linger(self) -> None:
+        """Wait a moment for works that are about to come; the lock is held.
+
+        Works of one step come back one by one. Without this, the first one back would be run alone,
+        the others after it, and so on for ever: two steps where one would do.
+        """
+        linger_s = min(self._linger_ms_max, _LINGER_SHARE * self._stage_ms) / 1e3
+        if linger_s > 0 and self._batcher.expects_more():
+            self._wake.wait_for(
+                lambda: self._stopping or self._jobs or not self._batcher.expects_more(),
+                timeout=linger_s,
+            )
 
     def _step(self, runner: StepRunner, items: list[StepItem]) -> None:
         started_ns = self._now_ns()

@@ -155,6 +155,20 @@ def test_decodes_wait_for_nobodys_prompt() -> None:
     assert batcher.queue_tokens == 0
 
 
+def test_more_is_expected_while_a_sequence_has_nothing_queued() -> None:
+    batcher = make_batcher()
+    batcher.open(opened("a", kv_tokens=30))
+    batcher.open(opened("b", kv_tokens=30))
+    batcher.submit(work("a"))
+    batcher.submit(work("a", 1))
+    assert batcher.expects_more()
+    batcher.submit(work("b"))
+    assert not batcher.expects_more()
+    batcher.take()
+    batcher.close(RequestId("b"), 1)
+    assert not batcher.expects_more()
+
+
 def test_the_queue_is_bounded() -> None:
     batcher = make_batcher(queue_tokens_max=10)
     batcher.open(opened(kv_tokens=50))

@@ -1,6 +1,7 @@
 """What the engine's thread does when steps fail, take long, or lose their sequence."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -94,10 +95,17 @@ def never(_source: ModelSource) -> TensorSource:
 class Story:
     """An engine over a gated runner, with all layers held."""
 
-    def __init__(self) -> None:
+    def __init__(self, linger_ms_max: float = 0.0) -> None:
         loader = GatedLoader()
         self.runner = loader.runner
-        self.engine = ThreadedEngineHost(CPU, never, loader=loader)
+        seconds = itertools.count(step=100)
+        self.engine = ThreadedEngineHost(
+            CPU,
+            never,
+            linger_ms_max=linger_ms_max,
+            now_ns=lambda: next(seconds) * 10**9,
+            loader=loader,
+        )
         self.results: asyncio.Queue[StageResult] = asyncio.Queue()
 
     def hear(self, results: list[StageResult]) -> None:
@@ -136,8 +144,8 @@ class Story:
 
 
 @asynccontextmanager
-async def story() -> AsyncIterator[Story]:
-    told = Story()
+async def story(linger_ms_max: float = 0.0) -> AsyncIterator[Story]:
+    told = Story(linger_ms_max)
     told.engine.start(told.hear)
     try:
         await told.load()
@@ -190,6 +198,32 @@ async def test_works_that_come_during_a_step_share_the_next() -> None:
         for _ in range(4):
             await told.next()
         assert told.runner.steps == [["a"], ["a", "b"], ["a"]]
+
+
+async def test_a_step_waits_a_moment_for_the_works_of_other_sequences() -> None:
+    """Steps take 100 s by this engine's clock, so it may wait for 5 s: far more than is needed."""
+    async with story(linger_ms_max=1e9) as told:
+        told.runner.let.release(3)
+        told.open("a")
+        told.submit("a", 0)
+        assert (await told.next()).request_id == "a"
+        told.open("b")
+        told.submit("a", 1)
+        await told.step_begins()
+        assert not await asyncio.to_thread(told.runner.entered.acquire, timeout=0.05)
+        told.submit("b", 0)
+        await told.next()
+        await told.next()
+        assert told.runner.steps == [["a"], ["a", "b"]]
+
+
+async def test_a_lone_sequence_waits_for_nobody() -> None:
+    async with story(linger_ms_max=1e9) as told:
+        told.runner.let.release(100)
+        told.open("a")
+        for position in range(5):
+            told.submit("a", position)
+            assert (await asyncio.wait_for(told.results.get(), 2.0)).position == position
 
 
 async def test_unloading_answers_the_works_that_wait() -> None:
