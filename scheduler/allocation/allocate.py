@@ -129,7 +129,7 @@ def _finish(
         warnings = (*warnings, f"not enough memory left for: {', '.join(unserved)}")
     return Allocation(
         placements=draft.placements(),
-        pipelines=tuple(chain for _, chain in draft.chains),
+        pipelines=tuple(chain.node_ids for chain in draft.chains),
         objective_tokens_per_s=draft.rate,
         bound_tokens_per_s=max(draft.rate, rate_bound(draft.planners)),
         solver=solver,

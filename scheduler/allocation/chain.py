@@ -20,6 +20,7 @@ from scheduler.cost import (
     stage_cost,
 )
 
+POLISHED_MAX: Final = 4
 LATENCY_SCALE_MS: Final = 2000.0
 """A token time of a single sequence that halves a chain's worth."""
 
@@ -70,19 +71,18 @@ class ChainPlanner:
     ) -> Chain | None:
         """The best chain found over all of `node_ids` on `target`; None where it cannot fit.
 
-        `is_thorough` tries every rotation of the ring, and moves single layers while that helps.
+        `is_thorough` tries every pair of ends, and moves single layers while that helps.
         """
         if not node_ids or len(node_ids) > len(target):
             return None
-        best: Chain | None = None
+        chains: list[Chain] = []
         for order in self._orders(node_ids, target, is_thorough=is_thorough):
-            for counts in self._splits(order, target):
-                chain = self._evaluate(order, counts, target)
-                if best is None or _rank(chain) > _rank(best):
-                    best = chain
-        if best is not None and is_thorough:
-            best = self._polish(best, target)
-        return best
+            splits = self._splits(order, target)
+            chains.append(max((self._evaluate(order, s, target) for s in splits), key=_rank))
+        if is_thorough:
+            chains.sort(key=_rank, reverse=True)
+            chains = [self._polish(chain, target) for chain in chains[:POLISHED_MAX]]
+        return max(chains, key=_rank, default=None)
 
     def _polish(self, chain: Chain, target: LayerSpan) -> Chain:
         """Move one layer from a stage to another as long as the chain gets better."""
@@ -151,23 +151,33 @@ class ChainPlanner:
         self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool
     ) -> list[list[NodeId]]:
         """Rotations of the shortest ring: a ring costs the same wherever it begins, so roles
-        decide where (room for embedding and head, the head on a fast node)."""
+        decide where (room for embedding and head, the head on a fast node). Other ends only where
+        none of these fits, or where there is time."""
         ring = self._ring(sorted(node_ids))
         rotations = [ring[i:] + ring[:i] for i in range(len(ring))]
         if len(ring) > 2:
             backward = ring[::-1]
             rotations += [backward[i:] + backward[:i] for i in range(len(ring))]
-        scored = []
-        for index, order in enumerate(rotations):
-            room = sum(self._caps(order, target))
-            if room >= len(target) and min(self._caps(order, target)) >= 1:
-                scored.append((self.costs[order[-1]].head_ms, -room, index))
-        scored.sort()
+        scored = self._scored(rotations, target)
+        if not scored or is_thorough:
+            others = _all_ends(ring)
+            scored += [s for s in self._scored(others, target) if s[2] not in rotations]
+            scored.sort()
         if is_thorough or len(scored) <= 2:
-            return [rotations[index] for _, _, index in scored]
+            return [order for _, _, order in scored]
         roomiest = min(scored, key=lambda s: (s[1], s[0], s[2]))
-        picked = {scored[0][2]: None, roomiest[2]: None}
-        return [rotations[index] for index in picked]
+        return [scored[0][2], roomiest[2]] if roomiest is not scored[0] else [roomiest[2]]
+
+    def _scored(
+        self, orders: Sequence[list[NodeId]], target: LayerSpan
+    ) -> list[tuple[float, int, list[NodeId]]]:
+        """(head time, -room, order) of those that fit, the quickest head first."""
+        scored = []
+        for order in orders:
+            caps = self._caps(order, target)
+            if min(caps) >= 1 and sum(caps) >= len(target):
+                scored.append((self.costs[order[-1]].head_ms, -sum(caps), order))
+        return sorted(scored)
 
     def _ring(self, node_ids: list[NodeId]) -> list[NodeId]:
         """Nearest neighbour, then 2-opt (Croes, 1958) on the round trips."""
@@ -257,6 +267,16 @@ class ChainPlanner:
             counts[i] += taken
             left -= taken
         return tuple(counts)
+
+
+def _all_ends(ring: Sequence[NodeId]) -> list[list[NodeId]]:
+    """The ring's order with any node moved to the front and any other to the end."""
+    return [
+        [first, *(n for n in ring if n not in (first, last)), last]
+        for first in ring
+        for last in ring
+        if first != last
+    ]
 
 
 def _moved(counts: Sequence[int], i: int, j: int) -> list[int]:

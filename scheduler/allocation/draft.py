@@ -26,7 +26,7 @@ class Draft:
     planners: tuple[ChainPlanner, ...]
     spans: dict[ModelId, dict[NodeId, LayerSpan]]
     reasons: dict[NodeId, str] = field(default_factory=dict)
-    chains: list[tuple[ModelId, tuple[NodeId, ...]]] = field(default_factory=list)
+    chains: list[Chain] = field(default_factory=list)
     rate: float = 0.0
     score: float = 0.0
 
@@ -118,6 +118,7 @@ def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
 
 def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:
     model_id = planner.spec.model_id
+    draft.chains.append(chain)
     for index, (node_id, span) in enumerate(chain.stages):
         draft.spans[model_id][node_id] = span
         role = ""
@@ -145,10 +146,11 @@ def _spread_spares(draft: Draft) -> None:
 
 
 def _rate(draft: Draft) -> None:
-    """Chains, tokens/s and score of what is placed."""
+    """Tokens/s and score: the chosen chains, and those that the other nodes complete."""
+    in_chain = {n for chain in draft.chains for n in chain.node_ids}
     for planner in draft.planners:
-        for stages, rate in stitch(planner, draft.spans[planner.spec.model_id]):
-            chain = Chain(stages, rate)
-            draft.chains.append((planner.spec.model_id, chain.node_ids))
-            draft.rate += rate.tokens_per_s
-            draft.score += chain.score
+        spans = draft.spans[planner.spec.model_id]
+        others = {n: span for n, span in spans.items() if n not in in_chain}
+        draft.chains += [Chain(stages, rate) for stages, rate in stitch(planner, others)]
+    draft.rate = sum(chain.rate.tokens_per_s for chain in draft.chains)
+    draft.score = sum(chain.score for chain in draft.chains)

@@ -54,12 +54,15 @@ def nets(draw: st.DrawFn) -> tuple[list[Candidate], Links, Query]:
 
 
 def naive(candidates: list[Candidate], links: Links, query: Query) -> float | None:
-    """The least cost over every order of nodes and every way to cut the layers."""
+    """The least cost over every order of nodes and every way to cut the layers where a span starts
+    or ends (elsewhere a stage would be cut thin only to be near somebody)."""
     best: float | None = None
     able = [c for c in candidates if c.kv_tokens_free >= query.kv_tokens]
+    edges_of_spans = {c.span.start for c in able} | {c.span.end for c in able}
+    places = sorted(edges_of_spans - {0, LAYERS})
     for size in range(1, min(len(able), LAYERS) + 1):
         for chain in itertools.permutations(able, size):
-            for cuts in itertools.combinations(range(1, LAYERS), size - 1):
+            for cuts in itertools.combinations(places, size - 1):
                 edges = list(itertools.pairwise((0, *cuts, LAYERS)))
                 if all(
                     c.span.start <= a and b <= c.span.end
