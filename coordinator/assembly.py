@@ -85,7 +85,8 @@ def assemble(around: Surroundings) -> Parts:
     """All parts, none of them running yet."""
     clock, store, authority = around.clock, around.store, around.authority
     seed = secrets.randbits(63)
-    core, inbox = _core(around, seed), EventInbox()
+    core = core_of(around.config, around.models, authority.network_id, seed)
+    inbox = EventInbox()
     cached = ViewCache(core, clock)
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
     control = _control(around, inbox, enrolment)
@@ -128,10 +129,12 @@ def assemble(around: Surroundings) -> Parts:
     )
 
 
-def _core(around: Surroundings, seed: int) -> Core:
-    config = around.config
+def core_of(
+    config: CoordinatorConfig, models: Sequence[ServedModel], network_id: str, seed: int
+) -> Core:
+    """The core that such a coordinator runs; a journal replays into one like it."""
     return Core(
-        around.specs,
+        tuple(model.spec for model in models),
         limits=Limits(
             kv_tokens_min=config.kv_tokens_min,
             queue_max=config.queue_max,
@@ -140,10 +143,10 @@ def _core(around: Surroundings, seed: int) -> Core:
             first_plan_wait_ms=config.plan_wait_ms,
         ),
         rng=random.Random(seed),
-        network_id=around.authority.network_id,
+        network_id=network_id,
         software_version=importlib.metadata.version("plait"),
-        wire_dtype=around.wire_dtype,
-        digests={model.spec.model_id: model.source.digest or "" for model in around.models},
+        wire_dtype=DType(config.wire_dtype),
+        digests={model.spec.model_id: model.source.digest or "" for model in models},
     )
 
 

@@ -125,6 +125,16 @@ class ReplayCore(Protocol):
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]: ...
 
 
+def read_note(path: Path) -> str:
+    """What the run that `path` holds was started with, e.g. `seed=7`. Raises ConfigError."""
+    first = _segments(path)[0]
+    with first.open(encoding="utf-8") as file:
+        try:
+            return str(json.loads(file.readline())["note"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{first} is not a journal: {error!r}") from error
+
+
 def read_entries(path: Path) -> Iterator[Entry]:
     """Entries of the run that `path` (one of its segments, or the folder: the newest run) holds.
 

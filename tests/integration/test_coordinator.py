@@ -11,10 +11,12 @@ import httpx
 import pytest
 from grpc import aio
 
+from coordinator.assembly import core_of
 from coordinator.config import CoordinatorConfig, Listen
 from coordinator.core.view import NetworkView
 from coordinator.main import Announcement, coordinator
-from coordinator.shell.journal import read_entries
+from coordinator.models import served_models
+from coordinator.shell.journal import read_entries, read_note, replay
 from node.agent.enrol import enrol
 from node.agent.identity import NodeCredentials
 from plait.cli.network_json import network_from_json
@@ -274,8 +276,15 @@ async def test_a_node_joins_is_planned_with_and_answers_clients_through_both_doo
             assert answer["choices"][0]["message"]["content"].encode() == ANSWER
             await stack.aclose()
             assert node.evicted == "coordinator_stopping"
-    kinds = [type(event).__name__ for _, event in read_entries(config.state_dir / "journal")]
+    journal = config.state_dir / "journal"
+    kinds = [type(event).__name__ for _, event in read_entries(journal)]
     assert kinds.count("RequestSubmitted") == kinds.count("LastTokenSent") == 2
+    seed = int(read_note(journal).removeprefix("seed="))
+    core = core_of(config, served_models(config.models), news.network_id, seed)
+    assert replay(journal, core) == len(kinds)
+    counters = core.view(0).counters
+    assert (counters.requests_finished, counters.routes_opened) == (2, 2)
+    assert counters.tokens_generated == 2 * (len(ANSWER) + 1)
 
 
 @pytest.mark.slow
