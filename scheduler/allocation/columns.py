@@ -29,6 +29,7 @@ def make_columns(
 ) -> list[Column]:
     """Columns of all models: `seeds`, and patterns inside a region, a pair of regions, or all."""
     columns = {(c.planner.spec.model_id, c.counts): c for c in seeds}
+    seeded = set(columns)
     scopes = _scopes(classes)
     is_thorough = sum(len(c.members) for c in classes) <= THOROUGH_NODES_MAX
     share = max(20, COLUMNS_MAX // (len(planners) * len(scopes)))
@@ -37,12 +38,14 @@ def make_columns(
             found = itertools.islice(_patterns(planner, classes, scope), 4 * share)
             for counts in sorted(found, key=lambda c: (sum(c), c))[:share]:
                 key = (planner.spec.model_id, counts)
-                if key in columns:
+                if key in columns and key not in seeded:
                     continue
                 chain = planner.best(
                     _pick(classes, counts), planner.spec.whole, is_thorough=is_thorough
                 )
-                if chain is not None and chain.score > 0.0:
+                if chain is None or chain.score <= 0.0:
+                    continue
+                if key not in columns or chain.score > columns[key].chain.score:
                     columns[key] = Column(planner, counts, chain)
     return list(columns.values())
 
