@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from node.core.messages import Activations, LinkMessage
+from plait.types import RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,7 @@ class FlowLimits:
 
     window_frames: int = 64
     credit_batch_frames: int = 16
+    bulk_window_bytes: int = 1024 * 1024
     queue_frames: int = 4_096
     queue_bytes: int = 256 * 1024 * 1024
     ping_s: float = 1.0
@@ -23,16 +25,22 @@ class FlowLimits:
 
 
 class Outbox:
-    """Messages in order, bounded in number and bytes. `put` never blocks."""
+    """Messages bounded in number and bytes. `put` never blocks.
+
+    Two lanes: prefill chunks wait behind everything else, so that a long prompt of one request
+    does not stall the tokens of the others. Rows of one request keep their order.
+    """
 
     def __init__(self, limits: FlowLimits) -> None:
         self._limits = limits
-        self._queue: deque[LinkMessage] = deque()
+        self._quick: deque[LinkMessage] = deque()
+        self._bulk: deque[Activations] = deque()
+        self._bulk_requests: dict[RequestId, int] = {}
         self._bytes = 0
         self.wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._quick) + len(self._bulk)
 
     @property
     def queued_bytes(self) -> int:
@@ -41,56 +49,100 @@ class Outbox:
 
     def put(self, message: LinkMessage) -> bool:
         """False, and nothing queued, where that would pass a bound."""
-        size = len(message.payload) if isinstance(message, Activations) else 0
         limits = self._limits
-        if len(self._queue) >= limits.queue_frames or self._bytes + size > limits.queue_bytes:
+        if len(self) >= limits.queue_frames:
             return False
-        self._queue.append(message)
-        self._bytes += size
+        if isinstance(message, Activations):
+            size = len(message.payload)
+            if self._bytes + size > limits.queue_bytes:
+                return False
+            self._bytes += size
+            waiting = self._bulk_requests.get(message.request_id, 0)
+            if message.num_tokens > 1 or waiting:
+                self._bulk_requests[message.request_id] = waiting + 1
+                self._bulk.append(message)
+                self.wake.set()
+                return True
+        self._quick.append(message)
         self.wake.set()
         return True
 
-    def pop(self) -> LinkMessage:
-        """The oldest message. Raises IndexError when empty."""
-        message = self._queue.popleft()
-        if isinstance(message, Activations):
-            self._bytes -= len(message.payload)
-        return message
+    def pop(self, window: "Window") -> LinkMessage | None:
+        """The next message that the window lets through; None where there is none."""
+        if self._quick:
+            if not window.is_open:
+                return None
+            message = self._quick.popleft()
+            if isinstance(message, Activations):
+                self._bytes -= len(message.payload)
+            window.sent()
+            return message
+        if not self._bulk or not window.is_open_for_bulk(len(self._bulk[0].payload)):
+            return None
+        rows = self._bulk.popleft()
+        self._forget_bulk(rows.request_id)
+        self._bytes -= len(rows.payload)
+        window.sent(bulk_bytes=len(rows.payload) if rows.num_tokens > 1 else 0)
+        return rows
+
+    def _forget_bulk(self, request_id: RequestId) -> None:
+        left = self._bulk_requests[request_id] - 1
+        if left:
+            self._bulk_requests[request_id] = left
+        else:
+            del self._bulk_requests[request_id]
 
 
 class Window:
-    """Credits of one stream: frames sent and not yet taken, frames taken and not yet credited."""
+    """Credits of one stream: frames sent and not yet taken, frames taken and not yet credited.
+
+    Prefill chunks may use half of the frames and `bulk_window_bytes` at once: what is under way
+    cannot be overtaken any more. They are credited at once, other frames in batches.
+    """
 
     def __init__(self, limits: FlowLimits) -> None:
-        self._free = limits.window_frames
-        self._max = limits.window_frames
-        self._batch = limits.credit_batch_frames
+        self._limits = limits
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
         self._taken = 0
+        self._is_due = False
 
     @property
     def is_open(self) -> bool:
         """Whether one more frame may be sent."""
-        return self._free > 0
+        return len(self._sizes) < self._limits.window_frames
+
+    def is_open_for_bulk(self, num_bytes: int) -> bool:
+        """Whether a prefill chunk of this size may be sent."""
+        limits = self._limits
+        if len(self._sizes) > limits.window_frames // 2:
+            return False
+        return self._bytes == 0 or self._bytes + num_bytes <= limits.bulk_window_bytes
 
     @property
     def in_flight(self) -> int:
-        return self._max - self._free
+        return len(self._sizes)
 
-    def sent(self) -> None:
-        self._free -= 1
+    def sent(self, *, bulk_bytes: int = 0) -> None:
+        """Count a frame under way; `bulk_bytes` are a prefill chunk's."""
+        self._sizes.append(bulk_bytes)
+        self._bytes += bulk_bytes
 
     def credited(self, num_frames: int) -> None:
         """The far end has taken frames; more than were sent is its mistake and changes nothing."""
-        self._free = min(self._max, self._free + num_frames)
+        for _ in range(min(num_frames, len(self._sizes))):
+            self._bytes -= self._sizes.popleft()
 
-    def took(self) -> bool:
+    def took(self, *, is_bulk: bool = False) -> bool:
         """Count one received frame; True when a credit is due."""
         self._taken += 1
-        return self._taken >= self._batch
+        if is_bulk or self._taken >= self._limits.credit_batch_frames:
+            self._is_due = True
+        return self._is_due
 
     def collect(self) -> int:
         """Frames to give credit for now; 0 where none is due."""
-        if self._taken < self._batch:
+        if not self._is_due:
             return 0
-        taken, self._taken = self._taken, 0
+        taken, self._taken, self._is_due = self._taken, 0, False
         return taken

@@ -102,7 +102,7 @@ class NeighbourLink:
         return end
 
     async def _read(self) -> None:
-        counters, window = self._counters, self._window
+        counters = self._counters
         while (data := await self._stream.read()) is not None:
             self._heard_s = self._now_s()
             counters.received_frames += 1
@@ -112,7 +112,7 @@ class NeighbourLink:
             try:
                 frame = data_pb2.LinkFrame.FromString(data)
             except DecodeError:
-                self._count_taken(window)
+                self._count_taken(is_bulk=False)
                 self._inbox.post(rejected(self.neighbour_id, "frame_malformed", "not a frame"))
                 continue
             if frame.sequence <= self._sequence_in:
@@ -122,7 +122,7 @@ class NeighbourLink:
             if frame.WhichOneof("body") in _CONTROL:
                 self._take_control(frame)
                 continue
-            self._count_taken(window)
+            self._count_taken(is_bulk=frame.activations.num_tokens > 1)
             self._inbox.post(self._reader.link_event(self.neighbour_id, frame))
         raise LinkEnded("the neighbour closed the stream")
 
@@ -131,8 +131,8 @@ class NeighbourLink:
         self._inbox.post(rejected(self.neighbour_id, "frame_oversize", message))
         raise LinkEnded(message, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
-    def _count_taken(self, window: Window) -> None:
-        if window.took():
+    def _count_taken(self, *, is_bulk: bool) -> None:
+        if self._window.took(is_bulk=is_bulk):
             self._outbox.wake.set()
 
     def _take_control(self, frame: data_pb2.LinkFrame) -> None:
@@ -182,11 +182,10 @@ class NeighbourLink:
             return encode.pong_frame(sequence, nonce)
         if (num_frames := self._window.collect()) > 0:
             return encode.credit_frame(self._next_sequence(), num_frames)
-        if len(self._outbox) > 0 and self._window.is_open:
-            message = self._outbox.pop()
-            self._window.sent()
-            return encode.link_frame(self._next_sequence(), message)
-        return None
+        message = self._outbox.pop(self._window)
+        if message is None:
+            return None
+        return encode.link_frame(self._next_sequence(), message)
 
     def _next_sequence(self) -> int:
         self._sequence_out += 1
