@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
+import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from coordinator.gateway.auth import Authenticator
@@ -13,7 +15,13 @@ from coordinator.gateway.generate import Generator, Reader
 from coordinator.gateway.happenings import Delta, Finished
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.ports import ApiKey, ViewSource
-from plait.errors import CancelledByClientError, DeadlineError, PlaitError, ServiceError
+from plait.errors import (
+    CancelledByClientError,
+    DeadlineError,
+    InvalidRequestError,
+    PlaitError,
+    ServiceError,
+)
 from plait.log import get
 from plait.types import FinishReason, LayerSpan
 from plait.wire import codec
@@ -28,6 +36,7 @@ _Models = aio.ServicerContext[gateway_pb2.ListModelsRequest, gateway_pb2.ListMod
 _Status = aio.ServicerContext[
     gateway_pb2.GetServiceStatusRequest, gateway_pb2.GetServiceStatusResponse
 ]
+SERVICE: Final = "plait.wire.v1.GatewayService"
 _RUNNING: Final = frozenset({"opening", "prefill", "decode"})
 
 
@@ -51,12 +60,27 @@ class GatewayDoor(gateway_pb2_grpc.GatewayServiceServicer):
         self._views = views
         self._limits = limits
 
+    def add_to(self, server: aio.Server) -> None:
+        """Serve on `server`. Not by the generated function: what cannot be decoded, such as text
+        that is no UTF-8, is to be a client's mistake and not a failure of ours."""
+        gateway_pb2_grpc.add_GatewayServiceServicer_to_server(self, server)
+        handler = grpc.unary_stream_rpc_method_handler(
+            self.Generate,
+            request_deserializer=_decode,
+            response_serializer=gateway_pb2.GenerateEvent.SerializeToString,
+        )
+        server.add_registered_method_handlers(SERVICE, {"Generate": handler})
+
     async def Generate(  # type: ignore[override]  # noqa: N802 - a coroutine, to bound writes
-        self, request: gateway_pb2.GenerateRequest, context: _Generate
+        self, request: gateway_pb2.GenerateRequest | DecodeError, context: _Generate
     ) -> None:
         """Stream one generation."""
         try:
             key = await self._authenticate(context)
+            if isinstance(request, DecodeError):
+                raise InvalidRequestError(
+                    f"the request cannot be read: {request}", reason="invalid_utf8"
+                )
             order = order_from_proto(request)
             with self._turnstile.enter(key_id=key.key_id, address=_address(context), num=1):
                 async with await self._generator.start(order, key_id=key.key_id) as reader:
@@ -146,6 +170,13 @@ class GatewayDoor(gateway_pb2_grpc.GatewayServiceServicer):
         values = [value for key, value in metadata if key.lower() == "authorization"]
         header = values[0] if len(values) == 1 else None
         return await self._authenticator.check(header if isinstance(header, str) else None)
+
+
+def _decode(content: bytes) -> gateway_pb2.GenerateRequest | DecodeError:
+    try:
+        return gateway_pb2.GenerateRequest.FromString(content)
+    except DecodeError as error:
+        return error
 
 
 def _failure(finished: Finished) -> PlaitError | None:

@@ -21,7 +21,7 @@ from coordinator.gateway.tokens import Tokenizer, TokenizerRegistry
 from coordinator.ports import Inbox, KeyStore, ViewSource
 from plait.clock import Clock
 from plait.types import DType, ModelId, ModelSpec
-from plait.wire.v1 import data_pb2_grpc, gateway_pb2_grpc
+from plait.wire.v1 import data_pb2_grpc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Gateway:
 
     def add_to_public_port(self, server: aio.Server) -> None:
         """Serve the SDK's door."""
-        gateway_pb2_grpc.add_GatewayServiceServicer_to_server(self._door, server)
+        self._door.add_to(server)
 
     def close(self) -> None:
         """End the encoding threads."""

@@ -16,13 +16,15 @@ import tokenizers
 
 from coordinator.gateway.chat_template import ChatTemplate
 from coordinator.gateway.vocabulary import token_bytes_of
-from plait.errors import InvalidRequestError, ModelError
+from plait.errors import InvalidRequestError, ModelError, OverloadedError
 from plait.types import ModelId
 
 INLINE_CHARS_MAX: Final = 4_096
 """Texts up to this length are encoded on the spot (well under a millisecond per thousand)."""
 
 ENCODING_THREADS: Final = 2
+ENCODINGS_MAX: Final = 64
+"""Long texts in the threads or waiting for them."""
 
 
 class Tokenizer(Protocol):
@@ -135,12 +137,16 @@ def _read_json(path: Path) -> dict[str, object]:
 
 @dataclass(slots=True)
 class TokenizerRegistry:
-    """One tokenizer per model; long texts are encoded in threads, off the event loop."""
+    """One tokenizer per model; long texts are encoded in threads, off the event loop.
+
+    Encoding raises OverloadedError when too many long texts wait.
+    """
 
     tokenizers: dict[ModelId, Tokenizer] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(ENCODING_THREADS, "encode")
     )
+    _num_encoding: int = 0
 
     def add(self, model_id: ModelId, tokenizer: Tokenizer) -> None:
         """Use `tokenizer` for `model_id`, replacing what was there."""
@@ -171,7 +177,18 @@ class TokenizerRegistry:
     async def _run(self, size: int, work: Callable[[], list[int]]) -> list[int]:
         if size <= INLINE_CHARS_MAX:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        if self._num_encoding >= ENCODINGS_MAX:
+            raise OverloadedError(
+                f"{ENCODINGS_MAX} long prompts are being read already; try again in a second",
+                reason="queue_full",
+            )
+        self._num_encoding += 1
+        job = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        job.add_done_callback(self._on_encoded)
+        return await job
+
+    def _on_encoded(self, _: object) -> None:
+        self._num_encoding -= 1
 
     def close(self) -> None:
         """End the threads."""

@@ -290,3 +290,18 @@ def narrow_channel(rig: GatewayRig) -> aio.Channel:
     ]
     credentials = grpc.ssl_channel_credentials(root_certificates=rig.ca_pem)
     return aio.secure_channel(rig.address, credentials, options=options)
+
+
+async def test_text_that_is_no_utf8_is_the_clients_mistake() -> None:
+    async with open_doors(ScriptedNetwork()) as rig, narrow_channel(rig) as channel:
+        path = "/plait.wire.v1.GatewayService/Generate"
+        generate: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+
+        async def code_of(key: str) -> grpc.StatusCode:
+            call = generate(b"\x12\x02\xff\xff", metadata=(("authorization", f"Bearer {key}"),))
+            with pytest.raises(aio.AioRpcError):
+                await call.read()
+            return await call.code()
+
+        assert await code_of(API_KEY) is grpc.StatusCode.INVALID_ARGUMENT
+        assert await code_of("nonsense") is grpc.StatusCode.UNAUTHENTICATED

@@ -16,11 +16,17 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from coordinator.gateway.chat_template import ChatTemplate
 from coordinator.gateway.gguf_tokenizer import tokenizer_from_gguf
-from coordinator.gateway.tokens import INLINE_CHARS_MAX, TokenizerRegistry, tokenizer_from_folder
+from coordinator.gateway.tokens import (
+    ENCODINGS_MAX,
+    INLINE_CHARS_MAX,
+    TokenizerRegistry,
+    tokenizer_from_folder,
+)
 from coordinator.gateway.vocabulary import byte_alphabet
 from plait.clock import ManualClock
-from plait.errors import InvalidRequestError, ModelError
+from plait.errors import InvalidRequestError, ModelError, OverloadedError
 from plait.types import ModelId
+from tests.kit.scripted_network import ByteTokenizer
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -221,6 +227,33 @@ async def test_long_texts_are_encoded_in_a_thread() -> None:
     assert all(name.startswith("encode") for name in threads[1:])
     with pytest.raises(ModelError):
         registry.get(ModelId("other"))
+
+
+async def test_only_so_many_long_texts_wait_for_a_thread() -> None:
+    may_go = threading.Event()
+
+    class Slow(ByteTokenizer):
+        def encode(self, text: str, *, with_special: bool) -> list[int]:
+            may_go.wait(10)
+            return [1]
+
+    registry = TokenizerRegistry({ModelId("m"): Slow()})
+    long = "x" * (INLINE_CHARS_MAX + 1)
+    try:
+        jobs = [
+            asyncio.ensure_future(registry.encode_text(ModelId("m"), long))
+            for _ in range(ENCODINGS_MAX)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await registry.encode_text(ModelId("m"), long)
+        may_go.set()
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*jobs) == [[1]] * ENCODINGS_MAX
+            assert await registry.encode_text(ModelId("m"), long) == [1]
+    finally:
+        may_go.set()
+        registry.close()
 
 
 def test_the_gateway_needs_neither_torch_nor_transformers() -> None:
