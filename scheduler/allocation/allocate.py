@@ -57,7 +57,7 @@ def allocate(
     planners = _planners(problem)
     draft = _stable_draft(problem, planners, chooser)
     # Spare nodes complete further chains, which the ILP does not see: compare whole plans.
-    rival = _stable_draft(problem, planners, greedy_chooser)
+    rival = _stable_draft(problem, planners, chooser.greedy)
     is_rival = rival.worth() > draft.worth()
     plan = _finish(
         rival if is_rival else draft,

@@ -53,18 +53,19 @@ class ChainPlanner:
         self.costs: dict[NodeId, StageCost] = {
             p.node_id: stage_cost(p, spec) for p in problem.nodes
         }
+        self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
         self.links = Links(problem.nodes, problem.rtt_ms)
         self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
 
     def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:
         """Layers that fit on the node in that role with at least the problem's KV."""
-        return layers_max(
-            self.profiles[node_id],
-            self.spec,
-            max(kv_tokens, self.kv_tokens_min),
-            is_first=is_first,
-            is_last=is_last,
-        )
+        key = (node_id, is_first, is_last, max(kv_tokens, self.kv_tokens_min))
+        known = self._known_caps.get(key)
+        if known is None:
+            profile = self.profiles[node_id]
+            known = layers_max(profile, self.spec, key[3], is_first=is_first, is_last=is_last)
+            self._known_caps[key] = known
+        return known
 
     def best(
         self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool = False

@@ -21,12 +21,13 @@ class IlpChooser:
         self.solver = "greedy"
         self.status = "feasible"
         self.warnings: tuple[str, ...] = ()
+        self._greedy: dict[tuple[tuple[NodeId, ...], frozenset[ModelId]], Chains] = {}
 
     def __call__(
         self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
     ) -> Chains:
         """The ILP's chains, or the greedy ones where the solver does not do its work."""
-        greedy = greedy_chooser(planners, free, must)
+        greedy = self.greedy(planners, free, must)
         if not free:
             return greedy
         classes = classify(planners, free)
@@ -44,6 +45,15 @@ class IlpChooser:
             return greedy  # within the solver's gap, or it did not work at all
         self.solver, self.status = solution.solver, solution.status
         return chains
+
+    def greedy(
+        self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
+    ) -> Chains:
+        """The greedy chains, worked out once per question. Also a ChainChooser."""
+        key = (tuple(free), must)
+        if key not in self._greedy:
+            self._greedy[key] = greedy_chooser(planners, free, must)
+        return self._greedy[key]
 
 
 def _worth(chains: Chains, must: frozenset[ModelId]) -> tuple[int, float]:

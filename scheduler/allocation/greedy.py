@@ -7,6 +7,7 @@ from plait.types import LayerSpan, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
 
 SEEDS_MAX: Final = 6
+SMALL_POOL: Final = 16
 
 
 def greedy_chains(
@@ -34,7 +35,8 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
     roomiest = sorted(usable, key=lambda n: (-room[n], planner.costs[n].layer_ms, n))
     quickest = sorted(usable, key=lambda n: (planner.costs[n].layer_ms, -room[n], n))
     orders = [roomiest, quickest]
-    for seed in dict.fromkeys(roomiest[:SEEDS_MAX] + quickest[:SEEDS_MAX]):
+    num_seeds = SEEDS_MAX if len(usable) <= SMALL_POOL else 2
+    for seed in dict.fromkeys(roomiest[:num_seeds] + quickest[:num_seeds]):
         rtt = planner.links.rtt_ms
         orders.append(
             sorted(usable, key=lambda n: (n != seed, round(rtt(seed, n) / 10), -room[n], n))

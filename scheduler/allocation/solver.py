@@ -10,6 +10,7 @@ it first needs it.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import pulp
 
@@ -18,16 +19,21 @@ from scheduler.allocation.classes import NodeClass
 from scheduler.allocation.columns import Column
 from scheduler.allocation.patterns import PatternSolution, SolverFailedError
 
+SOLVERS: Final = ("HiGHS", "PULP_CBC_CMD")
+"""PuLP's names, in the order they are tried."""
+
 
 def solve_patterns(
     columns: Sequence[Column],
     classes: Sequence[NodeClass],
     must: frozenset[ModelId],
     time_limit_s: float,
+    *,
+    solvers: Sequence[str] = SOLVERS,
 ) -> PatternSolution:
-    """The best set of columns. Raises SolverFailedError where neither solver gives one."""
+    """The best set of columns. Raises SolverFailedError where no solver gives one."""
     failures: list[str] = []
-    for name in ("HiGHS", "PULP_CBC_CMD"):
+    for name in solvers:
         try:
             return _solve_with(name, columns, classes, must, time_limit_s)
         except Exception as error:  # a solver's root: whatever it throws, the next one is tried
@@ -78,6 +84,8 @@ def _solver(name: str, time_limit_s: float) -> pulp.LpSolver:
     """One thread and a fixed seed: the same question has the same answer."""
     if name == "HiGHS":
         return pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, gapRel=1e-4, random_seed=1)
+    if name != "PULP_CBC_CMD":
+        raise SolverFailedError("no such solver")
     return pulp.PULP_CBC_CMD(
         msg=False,
         threads=1,
