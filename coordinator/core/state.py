@@ -47,7 +47,7 @@ class Limits:
     lease_busy_ms: int = 20_000
     first_plan_nodes_min: int = 1
     first_plan_wait_ms: int = 3_000
-    return_wait_ms: int = 6_000
+    return_wait_ms: int = 12_000
     solve_debounce_ms: int = 500
     solve_debounce_max_ms: int = 3_000
     solve_limit_ms: int = 30_000

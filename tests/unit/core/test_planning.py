@@ -49,14 +49,14 @@ def test_after_a_restart_nobody_moves_before_the_others_had_time_to_come_back() 
     beating = ("a", "b", "c")
     story.join("a", held=held_span(0, 15))
     story.join("b", held=held_span(0, 15))
-    assert only(story.wait(5_000, beating=beating), fx.SolveAllocation) == []
+    assert only(story.wait(11_000, beating=beating), fx.SolveAllocation) == []
     story.join("c", held=held_span(15, 30))
     story.wait(10_000, beating=beating)
     assert only(story.effects, fx.AssignSpan) == []
     left = Story()
     left.join("a", held=held_span(0, 15))
     left.join("b", held=held_span(0, 15))
-    assert len(only(left.wait(7_000, beating=beating), fx.SolveAllocation)) == 1
+    assert len(only(left.wait(13_000, beating=beating), fx.SolveAllocation)) == 1
 
 
 def test_a_stale_plan_is_dropped() -> None:
