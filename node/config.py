@@ -13,6 +13,7 @@ class NodeConfig:
     Attributes:
         coordinator: HOST[:PORT] of the public door; empty: the token's, or where it enrolled.
         token: enrolment token; needed the first time only.
+        token_file: where the token will be found instead, soon; not looked at once enrolled.
         home: folder of this node's papers.
         display_name: what the operator sees.
         listen: host:port for neighbours; port 0 chooses a free one.
@@ -30,6 +31,7 @@ class NodeConfig:
     home: Path
     coordinator: str = ""
     token: str | None = None
+    token_file: Path | None = None
     display_name: str = ""
     listen: str = "0.0.0.0:0"
     advertise: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from grpc import aio
 from node.agent.control import ControlClient
 from node.agent.enrol import renew
 from node.agent.identity import NodeCredentials
+from node.agent.local_status import StatusKeeper
 from node.agent.meter import NodeMeter
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter, frame_limit
@@ -68,7 +69,9 @@ async def run(config: NodeConfig, credentials: NodeCredentials, progress: Progre
         kv_tokens_max=config.kv_tokens_max,
         num_threads=config.num_threads,
     )
-    return await Node(config, credentials, engine, SystemClock(), progress).run()
+    clock = SystemClock()
+    async with StatusKeeper(config.home, clock, progress) as status:
+        return await Node(config, credentials, engine, clock, status.show).run()
 
 
 class Node:

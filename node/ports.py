@@ -326,6 +326,7 @@ class NodePhase(StrEnum):
 
     CONNECTING = "connecting"
     MEASURING = "measuring"
+    STANDBY = "standby"
     WAITING = "waiting"
     ASSIGNED = "assigned"
     LOADING = "loading"

@@ -244,7 +244,7 @@ class ControlClient:
             detail = f"layers {event.span} of {event.model_id}{why}"
             self._say(NodePhase.ASSIGNED, detail)
         elif isinstance(event, ev.SpanUnassigned):
-            self._say(NodePhase.WAITING, "standing by: the plan needs no layers here")
+            self._say(NodePhase.STANDBY, "the plan needs no layers here")
         elif isinstance(event, ev.DrainOrdered):
             self._say(NodePhase.DRAINING, "the coordinator takes this node out")
         self._inbox.post(event)
@@ -289,7 +289,7 @@ class ControlClient:
         if held is not None and self._core.state is NodeState.SERVING:
             self._say(NodePhase.SERVING, f"layers {held.span} of {held.model_id}")
         elif self._core.state is NodeState.JOINING:
-            self._say(NodePhase.WAITING, "measured; waiting for the plan")
+            self._say(NodePhase.STANDBY, "measured; the plan decides")
 
     async def _probe_neighbours(self, neighbours: list[control_pb2.NeighbourAddress]) -> None:
         for neighbour in neighbours:

@@ -17,7 +17,7 @@ from node.agent.identity import (
 from plait import log
 from plait.clock import Clock
 from plait.crypto.certificates import COORDINATOR_NAME, TlsPair
-from plait.crypto.identity import enrol_message, renew_message
+from plait.crypto.identity import NodeIdentity, enrol_message, renew_message
 from plait.crypto.tokens import JoinToken
 from plait.errors import AuthenticationError, ConfigError, UnavailableError
 from plait.wire.channel import secure_channel
@@ -34,7 +34,8 @@ async def enrol(
 ) -> NodeCredentials:
     """Trade the token for a certificate and save it under `home` (see `identity.node_home`).
 
-    An identity that is there already is kept, so a node that joins again keeps its name.
+    An identity that is there already is kept, so a node that joins again keeps its name. A token
+    that this very node spent, in an earlier try whose answer was lost, is as good as a new one.
 
     Args:
         coordinator_address: HOST or HOST:PORT of the public door; empty: the token's own.
@@ -56,18 +57,20 @@ async def enrol(
     identity = load_identity(home)
     request = CertificateRequest.make(identity.node_id)
     await check_reachable(address, ca_pem=invitation.ca_pem, target_name=COORDINATOR_NAME)
-    response = await _call_enrol(
-        address,
-        invitation.ca_pem,
-        control_pb2.EnrolRequest(
-            token_secret=invitation.secret,
-            token_id=invitation.token_id,
-            identity_key=identity.public_bytes,
-            csr_der=request.csr_der,
-            identity_signature=identity.sign(enrol_message(invitation.token_id, request.csr_der)),
-            display_name=display_name,
-        ),
+    asked = control_pb2.EnrolRequest(
+        token_secret=invitation.secret,
+        token_id=invitation.token_id,
+        identity_key=identity.public_bytes,
+        csr_der=request.csr_der,
+        identity_signature=identity.sign(enrol_message(invitation.token_id, request.csr_der)),
+        display_name=display_name,
     )
+    try:
+        response = await _call_enrol(address, invitation.ca_pem, asked)
+    except AuthenticationError as refusal:
+        if refusal.code != "token_used":
+            raise
+        response = await _by_identity(address, invitation.ca_pem, identity, request, refusal)
     credentials = NodeCredentials(
         home=home,
         identity=identity,
@@ -123,18 +126,35 @@ async def rejoin(credentials: NodeCredentials) -> NodeCredentials:
     address = Address.parse(credentials.coordinator_address)
     request = CertificateRequest.make(credentials.node_id)
     await check_reachable(address, ca_pem=credentials.ca_pem, target_name=COORDINATOR_NAME)
-    response = await _call_enrol(
-        address,
-        credentials.ca_pem,
-        control_pb2.EnrolRequest(
-            identity_key=credentials.identity.public_bytes,
-            csr_der=request.csr_der,
-            identity_signature=credentials.identity.sign(enrol_message("", request.csr_der)),
-        ),
-    )
+    asked = _without_token(credentials.identity, request)
+    response = await _call_enrol(address, credentials.ca_pem, asked)
     renewed = with_certificate(credentials, request, response.certificate_chain_pem)
     _log.info("rejoined", node_id=credentials.node_id)
     return renewed
+
+
+async def _by_identity(
+    address: Address,
+    ca_pem: bytes,
+    identity: NodeIdentity,
+    request: CertificateRequest,
+    refusal: AuthenticationError,
+) -> control_pb2.EnrolResponse:
+    """The answer for a node that is enrolled already; `refusal` again where it is not."""
+    try:
+        response = await _call_enrol(address, ca_pem, _without_token(identity, request))
+    except AuthenticationError as error:
+        raise (refusal if error.code == "node_unknown" else error) from None
+    _log.info("token_was_ours", node_id=identity.node_id)
+    return response
+
+
+def _without_token(identity: NodeIdentity, request: CertificateRequest) -> control_pb2.EnrolRequest:
+    return control_pb2.EnrolRequest(
+        identity_key=identity.public_bytes,
+        csr_der=request.csr_der,
+        identity_signature=identity.sign(enrol_message("", request.csr_der)),
+    )
 
 
 async def _call_enrol(

@@ -1,13 +1,21 @@
 """The papers a node starts with: its own, or new ones for a token. Needs no engine."""
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 from node.agent.enrol import enrol
 from node.agent.identity import NodeCredentials, has_credentials, load_credentials
 from node.config import NodeConfig
-from plait.crypto.tokens import JoinToken
+from plait import log
+from plait.crypto.tokens import TOKEN_CHARS_MAX, JoinToken
 from plait.errors import ConfigError
 from plait.wire.reach import Address
+
+TOKEN_WAIT_S: Final = 60.0
+POLL_S: Final = 0.25
+_log = log.get("join")
 
 
 async def join(config: NodeConfig) -> NodeCredentials:
@@ -20,13 +28,53 @@ async def join(config: NodeConfig) -> NodeCredentials:
         token = JoinToken.parse(config.token) if config.token is not None else None
         if token is None or token.network_id == credentials.network_id:
             return _moved(credentials, config.coordinator)
-    if config.token is None:
+    token_word = config.token
+    if token_word is None and config.token_file is not None:
+        token_word = await token_from_file(config.token_file)
+    if token_word is None:
         raise ConfigError(
             f"no node is enrolled in {config.home}: ask the operator for a token "
             "(`plait token create`), then run `plait node join COORDINATOR --token TOKEN`",
             reason="not_enrolled",
         )
-    return await enrol(config.coordinator, config.token, config.home, config.display_name)
+    return await enrol(config.coordinator, token_word, config.home, config.display_name)
+
+
+async def token_from_file(path: Path, *, wait_s: float = TOKEN_WAIT_S) -> str:
+    """The token in a file, which may be written a little later than this node starts.
+
+    Raises ConfigError: token_file_missing, token_file_unreadable.
+    """
+    deadline_s = asyncio.get_running_loop().time() + wait_s
+    is_waiting = False
+    while True:
+        try:
+            with path.open("rb") as file:
+                word = file.read(TOKEN_CHARS_MAX + 1).decode("utf-8", "replace").strip()
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise _no_token(path, f"there is no folder {path.parent}") from None
+            word = ""
+        except OSError as error:
+            raise ConfigError(
+                f"--token-file {path}: {error.strerror}", reason="token_file_unreadable"
+            ) from None
+        if word:
+            return word
+        if asyncio.get_running_loop().time() >= deadline_s:
+            raise _no_token(
+                path,
+                f"no token came within {wait_s:g} s: look whether the coordinator runs and "
+                "writes it",
+            )
+        if not is_waiting:
+            _log.warning("waiting_for_token_file", path=str(path))
+            is_waiting = True
+        await asyncio.sleep(POLL_S)
+
+
+def _no_token(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"--token-file {path}: {why}", reason="token_file_missing")
 
 
 def _moved(credentials: NodeCredentials, coordinator: str) -> NodeCredentials:

@@ -31,6 +31,10 @@ def join_network(
     token: Annotated[
         str | None, typer.Option(envvar="PLAIT_TOKEN", help="Needed the first time only.")
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Read the token from this file, which may appear a little later."),
+    ] = None,
     name: Name = "",
     memory: Annotated[
         str | None, typer.Option(help="Cap on weights and KV together, e.g. 2GiB.")
@@ -61,13 +65,17 @@ def join_network(
 
     if coordinator.startswith(TOKEN_PREFIX):
         coordinator, token = "", token or coordinator
+    if token is not None and token_file is not None:
+        raise ConfigError("--token and --token-file: give one of them")
     if dtype not in _DTYPES:
         raise ConfigError(f"--dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
     log.configure(level=_log_level(log_level))
+    home = home if home is not None else node_home()
     config = NodeConfig(
-        home=home if home is not None else node_home(),
+        home=home,
         coordinator=coordinator,
         token=token,
+        token_file=token_file,
         display_name=name,
         listen=_listen(listen),
         advertise=tuple(advertise or ()),
@@ -83,19 +91,37 @@ def join_network(
 
 
 @app.command("status")
-def status(home: Home = None) -> None:
-    """This machine's papers, and whether the coordinator can be reached with them."""
+def status(
+    home: Home = None,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Only whether it serves or stands by: exit code 0."),
+    ] = False,
+) -> None:
+    """What the node on this machine does, its papers, and whether they reach the coordinator."""
     import asyncio
 
+    from node.agent.identity import load_credentials, node_home
+    from node.agent.local_status import read_local_status
+    from plait.clock import SystemClock
+
+    folder = home if home is not None else node_home()
+    local = read_local_status(folder, SystemClock())
+    does = f"{local.phase}: {local.detail}" if local is not None else "not running"
+    if quiet:
+        if local is None or not local.is_healthy:
+            typer.echo(does, err=True)
+            raise typer.Exit(1)
+        return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    from node.agent.identity import load_credentials, node_home
     from plait.crypto.certificates import COORDINATOR_NAME, expires_unix_ms
     from plait.errors import PlaitError
     from plait.wire.reach import Address, check_reachable
 
-    credentials = load_credentials(home if home is not None else node_home())
+    credentials = load_credentials(folder)
     problem = ""
     try:
         asyncio.run(
@@ -112,6 +138,7 @@ def status(home: Home = None) -> None:
     table.add_column(overflow="fold")
     table.add_row("node", credentials.node_id)
     table.add_row("name", credentials.display_name or "-")
+    table.add_row("does", escape(does))
     table.add_row("network", credentials.network_id)
     table.add_row("coordinator", credentials.coordinator_address)
     table.add_row("reachable", f"no: {problem}" if problem else "yes")
@@ -133,7 +160,7 @@ def parse_bytes(text: str) -> int:
 
 def _listen(text: str) -> str:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"--listen {text!r}: write HOST:PORT, port 0 for any free one")
     return f"{host or '0.0.0.0'}:{port}"
 

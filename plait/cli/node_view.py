@@ -12,6 +12,7 @@ from node.ports import NodePhase, Progress
 _WORDS: Final = {
     NodePhase.CONNECTING: "connecting to",
     NodePhase.MEASURING: "measuring",
+    NodePhase.STANDBY: "standing by:",
     NodePhase.WAITING: "waiting:",
     NodePhase.ASSIGNED: "assigned",
     NodePhase.LOADING: "loading:",
@@ -21,7 +22,13 @@ _WORDS: Final = {
     NodePhase.LEFT: "left:",
 }
 _LIVE: Final = frozenset(
-    {NodePhase.CONNECTING, NodePhase.MEASURING, NodePhase.WAITING, NodePhase.LOADING}
+    {
+        NodePhase.CONNECTING,
+        NodePhase.MEASURING,
+        NodePhase.STANDBY,
+        NodePhase.WAITING,
+        NodePhase.LOADING,
+    }
 )
 PLAIN_STEP: Final = 0.25
 
