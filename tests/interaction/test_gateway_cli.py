@@ -1,6 +1,9 @@
 """`plait ask` and `plait chat` against the gRPC door."""
 
 import asyncio
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +88,65 @@ def test_without_a_network_the_profile_is_named(
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
     assert "no client profile" in str(result.exception)
+
+
+async def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
+    network = ScriptedNetwork(pause_after=3)
+    async with open_doors(network) as rig:
+        chat = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "plait.cli.main", "chat", "--max-tokens", "9"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={
+                **os.environ,
+                "PLAIT_ADDRESS": rig.address,
+                "PLAIT_API_KEY": API_KEY,
+                "PLAIT_CA": rig.ca_pem.decode(),
+            },
+        )
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        try:
+            async with asyncio.timeout(30):
+                chat.stdin.write(b"one\n")
+                answer = await network.first_tokens(3)
+                await chat.stdout.readuntil(answer)
+                chat.send_signal(signal.SIGINT)
+                await chat.stdout.readuntil(b"[stopped]")
+                await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+                network.pause_after = None
+                chat.stdin.write(b"two\n/exit\n")
+                assert await chat.wait() == 0
+        finally:
+            if chat.returncode is None:
+                chat.kill()
+    again = bytes(network.starts[1].prompt_token_ids)
+    assert again == b"<user>one<assistant>" + answer + b"<user>two<assistant>"
+
+
+async def test_ctrl_c_ends_ask_and_cancels() -> None:
+    network = ScriptedNetwork(pause_after=3)
+    async with open_doors(network) as rig:
+        ask = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "plait.cli.main", "ask", "one"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={
+                **os.environ,
+                "PLAIT_ADDRESS": rig.address,
+                "PLAIT_API_KEY": API_KEY,
+                "PLAIT_CA": rig.ca_pem.decode(),
+            },
+        )
+        assert ask.stdout is not None
+        try:
+            async with asyncio.timeout(30):
+                await ask.stdout.readuntil(await network.first_tokens(3))
+                ask.send_signal(signal.SIGINT)
+                _, errors = await ask.communicate()
+                await network.wait_for(lambda: bool(network.of(ev.RequestCancelled)))
+        finally:
+            if ask.returncode is None:
+                ask.kill()
+    assert ask.returncode == 130
+    assert b"Traceback" not in errors

@@ -192,6 +192,11 @@ class ScriptedNetwork:
                 except TimeoutError:
                     continue
 
+    async def first_tokens(self, num: int, *, limit_s: float = 20.0) -> bytes:
+        """The first `num` tokens of the first answer, as soon as they were asked for."""
+        await self.wait_for(lambda: bool(self.starts), limit_s=limit_s)
+        return bytes(self.script(self.starts[0])[:num])
+
     def _handle(self, event: ev.Event) -> None:
         match event:
             case ev.RequestSubmitted(request_id=request_id) if self.refusal is not None:
