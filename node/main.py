@@ -13,10 +13,10 @@ from typing import Final
 from grpc import aio
 
 from node.agent.control import ControlClient
-from node.agent.enrol import renew
 from node.agent.identity import NodeCredentials
 from node.agent.local_status import StatusKeeper
 from node.agent.meter import NodeMeter
+from node.agent.papers import Papers
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter, frame_limit
 from node.agent.runtime import NodeRuntime
@@ -41,7 +41,7 @@ from plait import log
 from plait.clock import Clock, SystemClock
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tickets import TicketVerifier
-from plait.errors import ConfigError, ServiceError, UserError
+from plait.errors import ConfigError
 from plait.types import ModelId, NodeId
 from plait.wire.mqtt import BrokerAddress
 from plait.wire.reach import Address
@@ -49,7 +49,6 @@ from plait.wire.tickets import decode_payload
 from plait.wire.v1 import control_pb2
 
 FLUSH_S: Final = 1.0
-RENEW_CHECK_S: Final = 60.0
 INTERRUPTED: Final = 130
 TLS_FILE: Final = "tls.pem"
 
@@ -87,7 +86,7 @@ class Node:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._config = config
-        self._credentials = credentials
+        self._papers = Papers(credentials, clock, self._channel_to_coordinator)
         self._engine = engine
         self._clock = clock
         self._progress = progress
@@ -127,12 +126,16 @@ class Node:
         )
         self._meter = NodeMeter(self._core, engine, self._links)
 
+    @property
+    def _credentials(self) -> NodeCredentials:
+        return self._papers.credentials
+
     async def run(self) -> Exit:
         """Serve until the node leaves; returns why. Cancelling drops everything at once."""
         server, port = await node_server.start_server(
             self._config.listen,
             self._links,
-            node_server.server_credentials(lambda: self._credentials.tls, self._credentials.ca_pem),
+            node_server.server_credentials(self._papers.tls, self._credentials.ca_pem),
         )
         control = self._control(own_addresses(self._config, port))
         self._runtime.connect(
@@ -153,7 +156,7 @@ class Node:
 
     async def _serve(self, control: ControlClient) -> Exit:
         parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
-        parts += [self._renew_in_time(), self._publish_telemetry()]
+        parts += [self._papers.run(), self._publish_telemetry()]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in parts]
             leaving = await self._exit
@@ -195,14 +198,14 @@ class Node:
         return node_server.channel_to_node(
             address,
             node_id,
-            current=lambda: self._credentials.tls,
+            current=self._papers.tls,
             ca_pem=self._credentials.ca_pem,
         )
 
     def _channel_to_coordinator(self) -> aio.Channel:
         return node_server.channel_to_coordinator(
             self._credentials.node_address,
-            current=lambda: self._credentials.tls,
+            current=self._papers.tls,
             ca_pem=self._credentials.ca_pem,
         )
 
@@ -230,18 +233,6 @@ class Node:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-
-    async def _renew_in_time(self) -> None:
-        """A fresh certificate at two thirds of the old one's life; tried until it comes."""
-        while True:
-            if self._clock.unix_ms() >= self._credentials.renew_at_unix_ms:
-                try:
-                    self._credentials = await renew(
-                        self._credentials, self._clock, self._channel_to_coordinator
-                    )
-                except (ServiceError, UserError) as error:
-                    _log.warning("renewal_failed", reason=error.code, message=error.message)
-            await asyncio.sleep(RENEW_CHECK_S)
 
     async def _publish_telemetry(self) -> None:
         """Follows the latest welcome; MQTT is never waited for by anything that serves."""

@@ -17,7 +17,7 @@ from node.ports import (
     StageResult,
     StageWork,
 )
-from plait.errors import OverloadedError, WeightsError
+from plait.errors import OverloadedError
 from plait.types import (
     Architecture,
     DType,
@@ -81,7 +81,7 @@ class _Sequence:
 class FakeEngineHost:
     """Steps run on the event loop, all queued works at once."""
 
-    def __init__(self, *, kv_tokens_max: int = 4_096, load_error: WeightsError | None = None):
+    def __init__(self, *, kv_tokens_max: int = 4_096, load_error: Exception | None = None):
         self.kv_tokens_max = kv_tokens_max
         self.load_error = load_error
         self.sequences: dict[RequestId, _Sequence] = {}
