@@ -163,17 +163,25 @@ def test_a_node_with_a_running_request_is_never_moved() -> None:
     assert [a.node_id for a in only(story.solve(solve), fx.AssignSpan)] == ["b"]
 
 
-def test_a_plan_made_while_the_node_was_idle_does_not_take_its_layers() -> None:
-    story = Story()
-    story.start("a", memory_mib=2_000)
-    effects = story.tell(ev.ReplanAsked()) + story.wait(600, beating=("a",))
-    solve = only(effects, fx.SolveAllocation)[0]
-    assert solve.problem.fixed == ()
-    plan = allocate_greedy(replace(solve.problem, held=()))
-    moved = replace(plan.placements[0], span=LayerSpan(0, 30))
-    assert story.core.state.nodes[NodeId("a")].span == moved.span  # nothing to gain here
-    story.submit("r1")
-    assert only(story.solve(solve), fx.AssignSpan) == []
+def test_a_plan_made_while_nodes_were_idle_does_not_take_their_layers() -> None:
+    for is_busy in (False, True):
+        story = Story()
+        story.start("a", "b", "c")
+        effects = story.tell(ev.ReplanAsked()) + story.wait(600, beating=("a", "b", "c"))
+        solve = only(effects, fx.SolveAllocation)[0]
+        assert solve.problem.fixed == ()
+        plan = allocate_greedy(solve.problem)
+        first, middle, last = plan.placements
+        swapped = (
+            replace(first, node_id=last.node_id),
+            middle,
+            replace(last, node_id=first.node_id),
+        )
+        moved = replace(plan, placements=swapped, pipelines=(tuple(p.node_id for p in swapped),))
+        if is_busy:
+            story.submit("r1")
+        effects = story.tell(ev.AllocationSolved(epoch=solve.epoch, allocation=moved))
+        assert len(only(effects, fx.AssignSpan)) == (0 if is_busy else 2)
 
 
 def test_a_failed_load_is_retried_with_growing_pauses_and_others_stand_in() -> None:
