@@ -40,7 +40,7 @@ def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
         undisturbed = client.generate(
             PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True
         )
-        assert len(undisturbed.route) == 2, "no node may hold the whole model here"
+        assert len(undisturbed.route) >= 2, "no node may hold the whole model here"
         stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
         drawn: list[int] = []
         killed = ""
