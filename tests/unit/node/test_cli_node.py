@@ -1,9 +1,11 @@
 """What an owner types, and what he is shown."""
 
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import structlog
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -13,6 +15,13 @@ from plait.cli.node_view import NodeScreen
 from plait.errors import ConfigError
 
 RUN = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The command sends logs to the runner's standard error, which closes with it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
