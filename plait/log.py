@@ -1,5 +1,6 @@
 """Structured logs for the shells: one line per state change, `event key=value`, never a prompt."""
 
+import io
 import logging
 import sys
 
@@ -29,7 +30,7 @@ def configure(*, level: str = "info", as_json: bool = False) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=_StandardError()),
         cache_logger_on_first_use=True,
     )
 
@@ -38,3 +39,13 @@ def get(name: str) -> structlog.stdlib.BoundLogger:
     """A logger that stamps its lines with `component=name`."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(component=name)
     return logger
+
+
+class _StandardError(io.StringIO):
+    """Whatever standard error is at that moment: a progress line on a terminal replaces it."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
