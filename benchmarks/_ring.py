@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks._contenders import Decoded
+from _contenders import Decoded
+
 from plait.cli.demo import memory_cap_bytes
 from plait.cli.local_network import LocalNetwork, NodePlan, is_ready, local_network
 from plait.sdk import AsyncClient

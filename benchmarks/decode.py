@@ -1,7 +1,7 @@
 """Decode rates on one machine: transformers and plait's engine in one process, plait over nodes.
 
 All fp32 and greedy, on as many threads each; runs are interleaved and medians taken, because a
-machine's speed drifts. Run it as `python -m benchmarks.decode [--json FILE]`.
+machine's speed drifts. Run it as `python benchmarks/decode.py [--json FILE]`.
 """
 
 import argparse
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from _contenders import Contender, EngineContender, TransformersContender
+from _ring import RingContender
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._contenders import Contender, EngineContender, TransformersContender
-from benchmarks._ring import RingContender
 from plait.models import load_spec, pull, resolve
 
 NUM_REQUESTS = (1, 4)

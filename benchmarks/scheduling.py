@@ -1,0 +1,177 @@
+"""How long plans and routes take, and how far a plan is from the greedy one and from its bound.
+
+Pools are synthetic: four speeds, seven memory sizes, four regions. Run it as
+`python -m benchmarks.scheduling [--json FILE]`.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from plait.types import (
+    Architecture,
+    DType,
+    LayerSpan,
+    LayerTiming,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NodeProfile,
+)
+from scheduler.allocation import AllocationProblem, allocate, allocate_greedy
+from scheduler.cost import Links, stage_cost
+from scheduler.selection import Candidate, Query, select_route
+
+SIZES: Final = (3, 8, 16, 64, 256)
+GIB: Final = 1 << 30
+MODEL: Final = ModelSpec(
+    model_id=ModelId("32-layers"),
+    architecture=Architecture.LLAMA,
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    vocab_size=128_256,
+    context_tokens_max=8_192,
+    norm_eps=1e-5,
+    rope_theta=5e5,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size of pool."""
+
+    num_nodes: int
+    plan_ms: float
+    solver: str
+    num_chains: int
+    tokens_per_s: float
+    over_greedy: float
+    of_bound: float
+    route_us: float
+
+
+def profile(index: int) -> NodeProfile:
+    """A volunteer's machine; 7 to 13 GiB, so that nobody holds the model alone."""
+    layer_ms = 0.4 + 0.3 * (index * 7 % 4)
+    timing = LayerTiming(
+        model_id=MODEL.model_id,
+        decode_layer_ms=layer_ms,
+        decode_layer_ms_per_extra=layer_ms / 20,
+        prefill_layer_ms_per_token=layer_ms / 50,
+        head_ms=2.0,
+        embed_ms=0.01,
+        step_overhead_ms=0.5,
+    )
+    return NodeProfile(
+        node_id=NodeId(f"n{index:04d}"),
+        display_name=f"n{index}",
+        device_kind="cuda",
+        device_name="synthetic",
+        memory_bytes=(7 + index % 7) * GIB,
+        memory_bytes_per_s=6e11,
+        flops_per_s=6e13,
+        compute_dtype=DType.BFLOAT16,
+        coordinator_rtt_ms=6.0 + 25.0 * (index % 4),
+        up_bytes_per_s=6e6,
+        down_bytes_per_s=3e7,
+        timings=(timing,),
+        addresses=(),
+    )
+
+
+def measure(num_nodes: int) -> Row:
+    """Plan one pool and route over it."""
+    nodes = tuple(profile(i) for i in range(num_nodes))
+    pairs = tuple(
+        ((a.node_id, b.node_id), 12.0 if i % 4 == j % 4 else 90.0)
+        for i, a in enumerate(nodes)
+        for j, b in enumerate(nodes[:i])
+    )
+    problem = AllocationProblem(
+        models=(MODEL,),
+        nodes=nodes,
+        kv_tokens_min=2_048,
+        wire_dtype=DType.BFLOAT16,
+        rtt_ms=pairs,
+    )
+    started = time.perf_counter()
+    plan = allocate(problem)
+    plan_ms = 1e3 * (time.perf_counter() - started)
+    greedy = allocate_greedy(problem)
+    spans = {p.node_id: p.span for p in plan.placements}
+    return Row(
+        num_nodes,
+        plan_ms,
+        plan.solver,
+        len(plan.pipelines),
+        plan.objective_tokens_per_s,
+        plan.objective_tokens_per_s / greedy.objective_tokens_per_s,
+        plan.objective_tokens_per_s / plan.bound_tokens_per_s,
+        route_us(nodes, spans, Links(nodes, pairs)),
+    )
+
+
+def route_us(nodes: tuple[NodeProfile, ...], spans: dict[NodeId, LayerSpan], links: Links) -> float:
+    """Median time to choose a route."""
+    candidates = [
+        Candidate(
+            node_id=node.node_id,
+            incarnation=1,
+            span=spans[node.node_id],
+            cost=stage_cost(node, MODEL),
+            kv_tokens_free=2_048,
+            kv_tokens_max=2_048,
+        )
+        for node in nodes
+        if node.node_id in spans
+    ]
+    query = Query(spec=MODEL, prompt_tokens=200, new_tokens=128, kv_tokens=328, hop_bytes=8_192)
+    taken = []
+    for _ in range(15):
+        started = time.perf_counter()
+        select_route(candidates, query, links)
+        taken.append(1e6 * (time.perf_counter() - started))
+    return statistics.median(taken)
+
+
+def main() -> None:
+    """Print the table; write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    rows = [measure(size) for size in SIZES]
+    table = Table("nodes", "plan", "solver", "chains", "tokens/s", "/ greedy", "/ bound", "route")
+    for row in rows:
+        table.add_row(
+            str(row.num_nodes),
+            f"{row.plan_ms:.0f} ms",
+            row.solver,
+            str(row.num_chains),
+            f"{row.tokens_per_s:.0f}",
+            f"{row.over_greedy:.2f}",
+            f"{row.of_bound:.2f}",
+            f"{row.route_us:.0f} us",
+        )
+    Console().print(table)
+    if options.json is not None:
+        figures = {
+            "rows": [
+                {name: getattr(row, name) for name in Row.__dataclass_fields__} for row in rows
+            ]
+        }
+        options.json.write_text(json.dumps(figures, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
