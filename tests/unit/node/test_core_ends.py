@@ -182,3 +182,10 @@ def test_memory_of_ended_requests_is_bounded() -> None:
         )
     assert story.open(request="r3") == []
     assert only(story.open(request="r1"), ef.ReserveKv), "forgotten by the core; tickets remember"
+
+
+def test_a_middle_stage_needs_no_gateway() -> None:
+    story = Story(1, limits=Limits(gateway_grace_ms=3_000))
+    story.open()
+    story.tell(ev.GatewayLinkDown())
+    assert only(story.later(10_000), ef.ReleaseKv) == []
