@@ -19,6 +19,7 @@ from coordinator.config import CoordinatorConfig, Listen
 from coordinator.dashboard.mount import mount
 from coordinator.models import served_models
 from coordinator.shell.authority import Authority
+from coordinator.shell.broker_certificates import write_broker_certificates
 from coordinator.shell.first_start import (
     ADMIN_KEY,
     ensure_keys,
@@ -29,11 +30,7 @@ from coordinator.shell.metrics import metrics_router
 from coordinator.shell.ownership import sole_owner
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import open_store
-from coordinator.shell.telemetry_hub import (
-    TelemetryHub,
-    telemetry_hub,
-    write_broker_certificates,
-)
+from coordinator.shell.telemetry_hub import TelemetryHub, telemetry_hub
 from plait.clock import Clock, SystemClock
 from plait.log import get
 
@@ -121,7 +118,9 @@ async def coordinator(
         stack.enter_context(sole_owner(config.state_dir))
         authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))
         if config.broker_certs_dir is not None:
-            write_broker_certificates(authority, config.broker_certs_dir, config.broker_names)
+            write_broker_certificates(
+                authority.ca, config.broker_certs_dir, config.broker_names, clock
+            )
         doors = _Doors(
             public=_door(config.public, authority.tls_credentials(), PUBLIC_CALLS_MAX),
             node=_door(config.node, authority.mtls_credentials(), config.streams_max),
@@ -191,6 +190,7 @@ async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]
             ]
             if telemetry.subscriber is not None:
                 running.append(tasks.create_task(telemetry.subscriber.run(), name="telemetry"))
+                running.append(tasks.create_task(telemetry.maintain(), name="telemetry papers"))
             try:
                 yield
             finally:

@@ -1,10 +1,11 @@
 """Telemetry as a whole: our own broker or the operator's, what nodes are told, what we hear."""
 
+import asyncio
 import contextlib
 import random
 import secrets
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,13 +17,23 @@ from coordinator.shell.telemetry import TelemetrySubscriber
 from coordinator.shell.telemetry_view import TelemetryView
 from plait.clock import Clock
 from plait.config import write_private
-from plait.crypto.certificates import COORDINATOR_NAME, key_to_pem, make_csr, new_tls_key
+from plait.crypto.certificates import (
+    COORDINATOR_NAME,
+    TlsPair,
+    key_to_pem,
+    make_csr,
+    new_tls_key,
+    renew_at_unix_ms,
+)
 from plait.crypto.files import private_dir
 from plait.errors import ConfigError
+from plait.log import get
 from plait.types import NodeId
 from plait.wire.mqtt import BrokerAddress
 from plait.wire.telemetry import default_prefix
 
+log = get("telemetry")
+REFRESH_S: Final = 3_600.0
 LISTENER: Final = NodeId("coordinator")
 """Common name of the certificate with which the coordinator reads an operator's broker."""
 
@@ -38,12 +49,23 @@ class TelemetryHub:
         view: TelemetryView,
         subscriber: TelemetrySubscriber | None,
         broker: EmbeddedBroker | None,
+        refresh: Callable[[], None],
     ) -> None:
         self.url = url
         self.prefix = prefix
         self.view = view
         self.subscriber = subscriber
+        self.refresh = refresh
         self._broker = broker
+
+    async def maintain(self) -> None:
+        """Renew the TLS files in time; connections that are open go on. Until cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                self.refresh()
+            except (OSError, ConfigError) as error:
+                log.warning("telemetry_papers_not_renewed", error=str(error))
 
     def credentials(self, node_id: NodeId) -> tuple[str, str]:
         """User name and password for a node's welcome; empty where its certificate is enough."""
@@ -68,80 +90,102 @@ async def telemetry_hub(
     prefix = default_prefix(authority.network_id)
     view = TelemetryView(prefix=prefix, clock=clock)
 
-    def hub(url: str, address: BrokerAddress | None, broker: EmbeddedBroker | None) -> TelemetryHub:
-        subscriber = (
-            None
-            if address is None
-            else TelemetrySubscriber(address=address, prefix=prefix, view=view, rng=rng)
+    def hub(
+        url: str,
+        address: BrokerAddress | None = None,
+        *,
+        broker: EmbeddedBroker | None = None,
+        refresh: Callable[[], None] = lambda: None,
+    ) -> TelemetryHub:
+        subscriber = None
+        if address is not None:
+            subscriber = TelemetrySubscriber(address=address, prefix=prefix, view=view, rng=rng)
+        return TelemetryHub(
+            url=url,
+            prefix=prefix,
+            view=view,
+            subscriber=subscriber,
+            broker=broker,
+            refresh=refresh,
         )
-        return TelemetryHub(url=url, prefix=prefix, view=view, subscriber=subscriber, broker=broker)
 
     if url is not None:
-        yield hub(url, _operators_broker(url, authority, folder), None)
+        address = BrokerAddress.parse(url, default_host="", default_name=COORDINATOR_NAME)
+        if not address.host:
+            raise ConfigError(f"--mqtt {url}: name the broker's host")
+        if address.uses_tls:
+            papers = ListenerPapers(authority, private_dir(folder), clock)
+            yield hub(url, papers.on(address), refresh=papers.refresh)
+        else:
+            yield hub(url, address)
     elif listen is not None:
         check_free(*listen, flag="--mqtt-listen")
+        own = BrokerPapers(authority, private_dir(folder))
         broker = EmbeddedBroker(
             secret=secrets.token_bytes(32),
             prefix=prefix,
             host=listen[0],
             port=listen[1],
-            tls=_server_context(authority, folder),
+            tls=own.context,
         )
         await broker.start()
         try:
             ca_pem = authority.ca_pem.decode("ascii")
-            yield hub(
-                broker.url,
-                broker.listener_address(ca_pem=ca_pem, server_name=COORDINATOR_NAME),
-                broker,
-            )
+            address = broker.listener_address(ca_pem=ca_pem, server_name=COORDINATOR_NAME)
+            yield hub(broker.url, address, broker=broker, refresh=own.refresh)
         finally:
             await broker.stop()
     else:
-        yield hub("", None, None)
+        yield hub("")
 
 
-def _operators_broker(url: str, authority: Authority, folder: Path) -> BrokerAddress:
-    address = BrokerAddress.parse(url, default_host="", default_name=COORDINATOR_NAME)
-    if not address.host:
-        raise ConfigError(f"--mqtt {url}: name the broker's host")
-    if not address.uses_tls:
-        return address
-    private_dir(folder)
-    key = new_tls_key()
-    key_path, certificate_path = folder / "listener.key", folder / "listener.pem"
-    write_private(key_path, key_to_pem(key))
-    write_private(certificate_path, authority.ca.issue_node(make_csr(key, LISTENER), LISTENER))
-    return replace(
-        address,
-        ca_pem=authority.ca_pem.decode("ascii"),
-        certificate_path=certificate_path,
-        key_path=key_path,
-    )
+class ListenerPapers:
+    """The coordinator's client certificate for an operator's broker, 0600 in `folder`."""
+
+    def __init__(self, authority: Authority, folder: Path, clock: Clock) -> None:
+        self._authority = authority
+        self._clock = clock
+        self.key_path, self.certificate_path = folder / "listener.key", folder / "listener.pem"
+        self._issue()
+
+    def on(self, address: BrokerAddress) -> BrokerAddress:
+        """The same broker, with these papers; they are read again at each connection."""
+        return replace(
+            address,
+            ca_pem=self._authority.ca_pem.decode("ascii"),
+            certificate_path=self.certificate_path,
+            key_path=self.key_path,
+        )
+
+    def refresh(self) -> None:
+        """A new certificate, once two thirds of the old one's life are over."""
+        if self._clock.unix_ms() >= renew_at_unix_ms(self.certificate_path.read_bytes()):
+            self._issue()
+
+    def _issue(self) -> None:
+        key = new_tls_key()
+        chain = self._authority.ca.issue_node(make_csr(key, LISTENER), LISTENER)
+        write_private(self.key_path, key_to_pem(key))
+        write_private(self.certificate_path, chain)
 
 
-def _server_context(authority: Authority, folder: Path) -> ssl.SSLContext:
-    private_dir(folder)
-    pair = authority.server()
-    key_path, certificate_path = folder / "broker.key", folder / "broker.pem"
-    write_private(key_path, pair.key_pem)
-    write_private(certificate_path, pair.certificate_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate_path, key_path)
-    return context
+class BrokerPapers:
+    """The embedded broker's TLS: the coordinator's own certificate, followed when it is renewed."""
 
+    def __init__(self, authority: Authority, folder: Path) -> None:
+        self._authority = authority
+        self._key_path, self._certificate_path = folder / "broker.key", folder / "broker.pem"
+        self._pair: TlsPair | None = None
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.refresh()
 
-def write_broker_certificates(authority: Authority, folder: Path, names: tuple[str, ...]) -> None:
-    """For an operator's Mosquitto: ca.pem, broker.pem and broker.key (0600), for `names`.
-
-    Raises ConfigError where the folder cannot be written.
-    """
-    pair = authority.ca.issue_server(names)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ca.pem").write_bytes(authority.ca_pem)
-        write_private(folder / "broker.key", pair.key_pem)
-        write_private(folder / "broker.pem", pair.certificate_pem)
-    except OSError as error:
-        raise ConfigError(f"--broker-certs {folder}: {error.strerror}") from error
+    def refresh(self) -> None:
+        """Load the coordinator's current certificate, for connections from now on."""
+        pair = self._authority.server()
+        if pair is self._pair:
+            return
+        write_private(self._key_path, pair.key_pem)
+        write_private(self._certificate_path, pair.certificate_pem)
+        self.context.load_cert_chain(self._certificate_path, self._key_path)
+        self._pair = pair
