@@ -80,8 +80,8 @@ class CoordinatorConfig:
     they stand in its certificate, and the first one in what it prints. `mqtt_url` None starts the
     embedded broker on `mqtt`; for a broker of the operator's, certificates of this network can be
     written to `broker_certs_dir` for the names it is dialled by. Each of `token_files` receives an
-    enrolment token, unless it exists. Planning begins once `nodes_min` nodes are profiled, or
-    `plan_wait_ms` after the first one.
+    enrolment token, unless one that is still good, or let a node in, is there. Planning begins once
+    `nodes_min` nodes are profiled, or `plan_wait_ms` after the first one.
     """
 
     models: tuple[str, ...]

@@ -53,7 +53,7 @@ def run(
     ] = None,
     token_file: Annotated[
         list[Path] | None,
-        typer.Option(help="Write an enrolment token to this file, unless it exists."),
+        typer.Option(help="Keep an enrolment token in this file, for one node."),
     ] = None,
     min_nodes: Annotated[int, typer.Option(help="Measured nodes before the first plan.")] = 1,
     plan_wait_s: Annotated[

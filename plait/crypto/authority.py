@@ -31,6 +31,7 @@ from plait.types import NodeId
 CA_DAYS: Final = 3652
 SERVER_DAYS: Final = 90
 NODE_DAYS: Final = 7
+BROKER_NAME: Final = "plait-broker"
 _HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 BACKDATED_S: Final = 3600
 """Certificates begin an hour early, for machines whose clock is behind."""
@@ -91,6 +92,19 @@ class CertificateAuthority:
             key.public_key(),
             common_name=COORDINATOR_NAME,
             names=(COORDINATOR_NAME, *names),
+            usages=(ExtendedKeyUsageOID.SERVER_AUTH,),
+            days=SERVER_DAYS,
+        )
+        return TlsPair(certificate_pem=certificate, key_pem=key_to_pem(key))
+
+    def issue_broker(self, names: Sequence[str]) -> TlsPair:
+        """An MQTT broker's certificate and key, valid 90 days, for `names` alone: whoever holds
+        its key must not pass for the coordinator."""
+        key = new_tls_key()
+        certificate = self._issue(
+            key.public_key(),
+            common_name=BROKER_NAME,
+            names=names,
             usages=(ExtendedKeyUsageOID.SERVER_AUTH,),
             days=SERVER_DAYS,
         )
