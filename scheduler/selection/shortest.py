@@ -11,6 +11,7 @@ from typing import Final
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import Links
 from scheduler.selection.candidates import EXACT_MAX, Candidate, Query, StagePrice, price, prune
+from scheduler.selection.quick import LABELS_PER_CUT, Costs, quick_path
 
 PER_SPAN: Final = 3
 
@@ -35,19 +36,22 @@ def select_route(
     """The chain with the least time to the last expected token, or None where none is feasible.
 
     Infeasible: too little free KV on a stage, a hop that `is_blocked`. Exact up to a dozen
-    candidates; beyond, among the cheapest few holders of every distinct span, and among all where
-    those find nothing. A node stands in a chain once.
+    candidates; beyond, among the cheapest few holders of every distinct span; where that is still
+    too many, near the cheapest. A node stands in a chain once.
     """
     fitting = [c for c in candidates if c.kv_tokens_free >= query.kv_tokens]
     fitting.sort(key=lambda c: (c.span, c.node_id))
     prices = [price(c, query) for c in fitting]
-    if len(fitting) > EXACT_MAX:
-        kept = prune(fitting, prices, PER_SPAN)
-        search = _Search([fitting[i] for i in kept], [prices[i] for i in kept], query, links)
-        choice = search.run(is_blocked)
-        if choice is not None or len(kept) == len(fitting):
+    search = _Search(fitting, prices, query, links)
+    if len(fitting) <= EXACT_MAX:
+        return search.run(is_blocked)
+    few = search.part(prune(fitting, prices, PER_SPAN))
+    if few.size <= EXACT_MAX:
+        choice = few.run(is_blocked)
+        if choice is not None:
             return choice
-    return _Search(fitting, prices, query, links).run(is_blocked)
+    path = few.quick(is_blocked, LABELS_PER_CUT) or search.quick(is_blocked, None)
+    return search.part(path).run(is_blocked) if path is not None else None
 
 
 Path = tuple[tuple[int, int], ...]
@@ -70,15 +74,44 @@ class _Search:
         self._links = links
         self._hops: dict[tuple[int, int], float] = {}
         self._num_layers = query.spec.num_layers
-        cuts = {c.span.start for c in candidates} | {c.span.end for c in candidates}
-        self._cuts = sorted(cut for cut in cuts if 0 < cut <= self._num_layers)
-        self._starting: dict[int, list[int]] = {
-            cut: [i for i, c in enumerate(candidates) if c.span.start <= cut < c.span.end]
-            for cut in self._cuts
-        }
+        self._cuts: list[int] = []
+        self._starting: dict[int, list[int]] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._candidates)
+
+    def part(self, indices: Sequence[int]) -> "_Search":
+        """The same question over some of the candidates, in their order."""
+        chosen = sorted(indices)
+        return _Search(
+            [self._candidates[i] for i in chosen],
+            [self._prices[i] for i in chosen],
+            self._query,
+            self._links,
+        )
+
+    def quick(self, is_blocked: IsBlocked | None, labels_per_cut: int | None) -> list[int] | None:
+        """A near-cheapest chain's candidates, or None."""
+        costs = Costs(
+            start_ms=self._start_ms,
+            hop_ms=self._hop_ms,
+            back_ms=self._back_ms,
+            is_blocked=lambda a, b: self._is_blocked(a, b, is_blocked),
+        )
+        return quick_path(
+            self._candidates, self._prices, self._num_layers, costs, labels_per_cut=labels_per_cut
+        )
 
     def run(self, is_blocked: IsBlocked | None) -> Choice | None:
         """The best over all first stages; the way back needs to know the first."""
+        spans = [c.span for c in self._candidates]
+        cuts = {span.start for span in spans} | {span.end for span in spans}
+        self._cuts = sorted(cut for cut in cuts if 0 < cut <= self._num_layers)
+        self._starting = {
+            cut: [i for i, span in enumerate(spans) if span.start <= cut < span.end]
+            for cut in self._cuts
+        }
         best: tuple[float, Path] | None = None
         for first, candidate in enumerate(self._candidates):
             if candidate.span.start == 0:
@@ -94,8 +127,7 @@ class _Search:
     ) -> tuple[float, Path] | None:
         """Labels by boundary and last candidate, boundaries in ascending order."""
         labels: dict[int, dict[int, tuple[float, Path]]] = {cut: {} for cut in self._cuts}
-        start_ms = self._links.coordinator_rtt_ms(self._candidates[first].node_id) / 2
-        self._extend(labels, first, 0, start_ms, (), first)
+        self._extend(labels, first, 0, self._start_ms(first), (), first)
         for cut in self._cuts:
             if cut == self._num_layers:
                 break
@@ -140,6 +172,10 @@ class _Search:
             known = labels[cut].get(index)
             if known is None or cost_ms < known[0]:
                 labels[cut][index] = (cost_ms, (*path, (index, cut)))
+
+    def _start_ms(self, first: int) -> float:
+        """The prompt's way to the first stage."""
+        return self._links.coordinator_rtt_ms(self._candidates[first].node_id) / 2
 
     def _hop_ms(self, a: int, b: int) -> float:
         """Prompt and expected tokens from one stage to the next."""

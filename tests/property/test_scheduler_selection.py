@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.types import LayerSpan, NodeId
+from plait.types import LayerSpan, NodeId, missing_spans
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query, select_route
 from scheduler.selection.candidates import price
@@ -106,3 +106,46 @@ def test_the_router_finds_what_the_twin_finds(net: tuple[list[Candidate], Links,
     assert at == LAYERS
     assert len({stage.node_id for stage in choice.route}) == len(choice.route)
     assert abs(choice.total_ms - best) < 1e-6 * best
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Candidate], Links, Query]:
+    """More candidates than the exact search takes, all with boundaries of their own."""
+    layers = 24
+    spec = tiny_model(layers)
+    candidates, profiles = [], []
+    for index in range(draw(st.integers(14, 30))):
+        start = draw(st.sampled_from([0, 0, 0, *range(1, layers)]))
+        profile = node(
+            f"n{index:02d}",
+            layer_ms=draw(st.sampled_from([0.5, 1.0, 4.0])),
+            rtt_ms=draw(st.sampled_from([1.0, 30.0])),
+        )
+        profiles.append(profile)
+        candidates.append(
+            Candidate(
+                node_id=profile.node_id,
+                incarnation=1,
+                span=LayerSpan(start, draw(st.integers(start + 1, layers))),
+                cost=stage_cost(profile, spec),
+                kv_tokens_free=draw(st.sampled_from([50, 100, 200])),
+                kv_tokens_max=200,
+            )
+        )
+    query = Query(spec=spec, prompt_tokens=20, new_tokens=40, kv_tokens=100, hop_bytes=1_152)
+    return candidates, Links(profiles), query
+
+
+@settings(max_examples=60, deadline=None)
+@given(crowds())
+def test_in_a_crowd_a_chain_is_found_exactly_when_one_exists(
+    net: tuple[list[Candidate], Links, Query],
+) -> None:
+    candidates, links, query = net
+    able = [c.span for c in candidates if c.kv_tokens_free >= query.kv_tokens]
+    choice = select_route(candidates, query, links)
+    assert (choice is None) == bool(missing_spans(able, query.spec.num_layers))
+    if choice is not None:
+        edges = [0, *(stage.span.end for stage in choice.route)]
+        assert [stage.span.start for stage in choice.route] == edges[:-1] and edges[-1] == 24
+        assert len({stage.node_id for stage in choice.route}) == len(choice.route)

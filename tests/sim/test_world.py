@@ -1,5 +1,8 @@
 """Whole networks in virtual time, under faults that each seed draws anew."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.sim.faults import Faults
@@ -27,3 +30,23 @@ def test_the_same_seed_is_the_same_run() -> None:
         world.run(40_000)
         digests.append(world.digest.hexdigest())
     assert digests[0] == digests[1]
+
+
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    code = (
+        "from tests.sim.world import World\n"
+        "world = World(5)\n"
+        "world.run(25_000)\n"
+        "print(world.num_events, world.digest.hexdigest())\n"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(answers) == 1
