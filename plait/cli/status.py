@@ -84,16 +84,16 @@ async def _connected() -> AsyncIterator[Fetch]:
     """A way to fetch `view_json` over one channel. Raises ConfigError, PlaitError."""
     from grpc import aio
 
-    from plait.config import ClientProfile
     from plait.crypto.certificates import COORDINATOR_NAME
+    from plait.sdk.settings import resolve
     from plait.wire.channel import secure_channel
     from plait.wire.reach import Address, check_reachable
     from plait.wire.status import error_from_rpc
     from plait.wire.v1 import admin_pb2 as pb
     from plait.wire.v1.admin_pb2_grpc import AdminServiceStub
 
-    profile = ClientProfile.load()
-    address, ca_pem = Address.parse(profile.address), profile.ca_pem.encode()
+    settings = resolve(None, None, None)
+    address, ca_pem = Address.parse(settings.address), settings.ca_pem
     await check_reachable(address, ca_pem=ca_pem, target_name=COORDINATOR_NAME)
     channel = secure_channel(str(address), ca_pem=ca_pem, target_name=COORDINATOR_NAME)
     stub = AdminServiceStub(channel)
@@ -101,9 +101,7 @@ async def _connected() -> AsyncIterator[Fetch]:
     async def fetch() -> str:
         try:
             answer = await stub.GetNetwork(
-                pb.GetNetworkRequest(),
-                timeout=CALL_S,
-                metadata=(("authorization", f"Bearer {profile.api_key}"),),
+                pb.GetNetworkRequest(), timeout=CALL_S, metadata=settings.metadata
             )
         except aio.AioRpcError as error:
             raise error_from_rpc(error) from None

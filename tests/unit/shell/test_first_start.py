@@ -13,9 +13,13 @@ from coordinator.shell.recorder import Recorder
 from coordinator.shell.store import open_store
 from coordinator.shell.store_history import FinishedRequest
 from plait.clock import ManualClock
+from plait.crypto.authority import CertificateAuthority
+from plait.crypto.tokens import JoinToken, new_join_token
 from plait.errors import ConfigError
+from plait.types import NodeId
 from tests.unit.shell.fakes import FakeCore
 
+DAY_MS = 24 * 3600 * 1000
 REQUEST = RequestView(
     request_id="r1",
     model_id="tiny",
@@ -55,15 +59,51 @@ async def test_a_revoked_operators_key_is_replaced_at_the_next_start(tmp_path: P
         assert second.admin != first.admin and second.client is None
 
 
-async def test_token_files_are_written_once_and_privately(tmp_path: Path) -> None:
-    path = tmp_path / "join" / "node.token"
-    ca_der = b"0" * 64
-    async with open_store(tmp_path / "db", ManualClock(), ca_der=ca_der) as store:
+async def test_an_operators_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "db", ManualClock(), ca_der=b"ca") as store:
+        await ensure_keys(store.keys, tmp_path)
+        (tmp_path / ADMIN_KEY).chmod(0o640)
+        with pytest.raises(ConfigError, match="chmod 600") as caught:
+            await ensure_keys(store.keys, tmp_path)
+        assert caught.value.code == "key_file_open"
+
+
+async def test_token_files_are_private_and_kept_while_they_are_good(tmp_path: Path) -> None:
+    path, clock = tmp_path / "join" / "node.token", ManualClock()
+    ca_der = CertificateAuthority.create(clock).certificate_der
+
+    async def kept() -> bool:
+        before = path.read_text()
         await write_token_files(store.tokens, (path,))
-        word = path.read_text()
+        return path.read_text() == before
+
+    async with open_store(tmp_path / "db", clock, ca_der=ca_der) as store:
         await write_token_files(store.tokens, (path,))
-        assert path.read_text() == word
         assert path.stat().st_mode & 0o777 == 0o600
+        clock.advance(29 * DAY_MS)
+        assert await kept()
+        clock.advance(2 * DAY_MS)
+        assert not await kept(), "it has expired"
+        await store.tokens.revoke_token(JoinToken.parse(path.read_text()).token_id)
+        assert not await kept(), "it was revoked"
+        token = JoinToken.parse(path.read_text())
+        await store.tokens.admit(
+            token_id=token.token_id,
+            secret=token.secret,
+            node_id=NodeId("na"),
+            identity_key=b"k",
+            display_name="a",
+        )
+        clock.advance(90 * DAY_MS)
+        assert await kept(), "it let a node in, which comes back without it"
+        path.write_text("plait1.nonsense")
+        assert not await kept()
+        path.write_text(new_join_token(ca_der=ca_der).encode())
+        assert not await kept(), "it is of a store that was lost"
+
+
+async def test_a_token_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "db", ManualClock(), ca_der=b"0" * 64) as store:
         (tmp_path / "file").touch()
         with pytest.raises(ConfigError, match="--token-file"):
             await write_token_files(store.tokens, (tmp_path / "file" / "x.token",))

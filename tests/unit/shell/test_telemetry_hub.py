@@ -7,17 +7,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.shell.authority import Authority
-from coordinator.shell.telemetry_hub import (
-    BrokerPapers,
-    ListenerPapers,
-    telemetry_hub,
-    write_broker_certificates,
-)
+from coordinator.shell.telemetry_hub import BrokerPapers, ListenerPapers, telemetry_hub
 from plait.clock import ManualClock
 from plait.crypto.certificates import (
     TlsPair,
     certificate_from_pem,
-    certificate_names,
     common_name,
 )
 from plait.errors import ConfigError
@@ -52,17 +46,6 @@ def test_the_brokers_certificate_follows_the_coordinators(tmp_path: Path) -> Non
     papers.refresh()
     assert (tmp_path / "broker.pem").read_bytes() == authority.server().certificate_pem != first
     assert papers.context.minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-def test_an_operators_broker_gets_papers_for_its_own_names(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path / "keys", ManualClock())
-    folder = tmp_path / "broker"
-    write_broker_certificates(authority, folder, ("mosquitto",))
-    assert "mosquitto" in certificate_names((folder / "broker.pem").read_bytes())
-    assert (folder / "broker.key").stat().st_mode & 0o777 == 0o600
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="--broker-certs"):
-        write_broker_certificates(authority, tmp_path / "file" / "x", ("mosquitto",))
 
 
 @pytest.mark.parametrize("url", ["mqtts://:8883", "http://broker", "mqtt://broker:port"])
