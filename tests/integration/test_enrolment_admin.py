@@ -331,6 +331,23 @@ async def test_the_command_line_says_what_failed(
     assert "client profile" in nowhere.exception.message
 
 
+async def test_status_follows_the_environment_as_the_sdk_does(
+    network: Network, operator_key: str, tmp_path: Path
+) -> None:
+    environment = {
+        "PLAIT_HOME": str(tmp_path / "empty"),
+        "PLAIT_ADDRESS": network.public_address,
+        "PLAIT_API_KEY": operator_key,
+        "PLAIT_CA": network.authority.ca_pem.decode(),
+    }
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, app, ["status", "--json"], env={**os.environ, **environment}
+    )
+    assert shown.exit_code == 0, shown.output
+    (node,) = json.loads(last_line(shown))["nodes"]
+    assert node["node_id"] == "nabc"
+
+
 def test_durations() -> None:
     assert [parse_duration_s(text) for text in ("90", "30m", "12H", "1d", "2w")] == [
         90,
