@@ -127,7 +127,8 @@ class Batcher:
         return True
 
     def take(self) -> tuple[list[Hashable], list[StepItem]]:
-        """Keys of sequences closed since the last call, and the works of the next step."""
+        """Keys of sequences that ran and were closed since the last call, and the works of the
+        next step."""
         closed, self._closed = self._closed, []
         taken: list[StepItem] = []
         later: deque[StepItem] = deque()
@@ -139,6 +140,7 @@ class Batcher:
             fits = not taken or rows == 0 or prefill_tokens + rows <= self._step_tokens_max
             if fits and item.sequence.key not in busy:
                 taken.append(item)
+                item.sequence.has_run = True
                 prefill_tokens += rows
             else:
                 later.append(item)
@@ -151,7 +153,8 @@ class Batcher:
         sequence.is_open = False
         self._ledger.release(sequence.key)
         del self._sequences[sequence.opened.request_id]
-        self._closed.append(sequence.key)
+        if sequence.has_run:
+            self._closed.append(sequence.key)
         kept = deque(item for item in self._queue if item.sequence is not sequence)
         if len(kept) != len(self._queue):
             self._queue = kept

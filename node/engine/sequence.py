@@ -10,16 +10,18 @@ class Sequence:
     """What was opened, how far it was submitted, and its sampler on the last stage.
 
     `next_position` is where the next submitted work must start. `is_open` turns False for good when
-    the sequence is closed; results of a step that was then under way are dropped.
+    the sequence is closed; results of a step that was then under way are dropped. `has_run` says
+    that a step took it, so that it may have a place in the KV pool.
     """
 
-    __slots__ = ("is_open", "key", "next_position", "opened", "sampler")
+    __slots__ = ("has_run", "is_open", "key", "next_position", "opened", "sampler")
 
     def __init__(self, opened: SequenceOpen) -> None:
         self.opened = opened
         self.key: Hashable = (opened.request_id, opened.epoch)
         self.next_position = 0
         self.is_open = True
+        self.has_run = False
         self.sampler: SequenceSampler | None = None
         if opened.sampling is not None:
             self.sampler = SequenceSampler(

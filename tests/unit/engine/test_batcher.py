@@ -74,9 +74,11 @@ def test_a_newer_epoch_takes_the_place_of_an_older_one() -> None:
     batcher = make_batcher()
     batcher.open(opened(kv_tokens=80))
     batcher.submit(work(ids=[1, 2, 3]))
+    batcher.take()
+    batcher.submit(work(position=3))
     batcher.open(opened(epoch=2, kv_tokens=90))
     assert batcher.kv_tokens_reserved == 90 and batcher.queue_tokens == 0
-    assert not batcher.submit(work(position=3))  # the old epoch's frame comes late
+    assert not batcher.submit(work(position=4))  # the old epoch's frame comes late
     assert batcher.submit(work(epoch=2))
     closed, items = batcher.take()
     assert closed == [("a", 1)] and [item.work.epoch for item in items] == [2]
@@ -84,6 +86,15 @@ def test_a_newer_epoch_takes_the_place_of_an_older_one() -> None:
     assert batcher.num_sequences == 1
     batcher.close(RequestId("a"), 3)
     assert batcher.num_sequences == 0
+
+
+def test_sequences_that_come_and_go_without_work_leave_nothing_behind() -> None:
+    batcher = make_batcher()
+    for epoch in range(1, 50):
+        batcher.open(opened(epoch=epoch))
+    batcher.close(RequestId("a"), 50)
+    assert batcher.take() == ([], [])
+    assert batcher.kv_tokens_reserved == 0
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
