@@ -68,7 +68,7 @@ proto-check: $(STAMP)
 # Every benchmark, with its figures under build/bench/.
 bench: $(STAMP)
 	@mkdir -p build/bench
-	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f --json build/bench/$$(basename $$f .py).json || exit 1; done
+	@for f in benchmarks/[!_]*.py; do echo "== $$f"; $(BIN)/python $$f --json build/bench/$$(basename $$f .py).json || exit 1; done
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
