@@ -138,6 +138,18 @@ async def test_a_short_cut_of_the_gateways_link_loses_no_token() -> None:
         assert made.gateway.tokens("r1") == expected_tokens([1, 2, 3], 10, made.spec)
 
 
+async def test_a_gateway_that_cancels_the_link_finds_it_back() -> None:
+    async with ring(1) as made:
+        made.gateway.num_cancels = 1
+        port = made.gateway.port
+        await made.gateway.stop()
+        await made.gateway.start(port)
+        await until(lambda: made.gateway.num_attached == 3, limit_s=10, what="a third attach")
+        await until(lambda: made.nodes[0].gateway.is_up)
+        await made.start("r1", [1, 2, 3])
+        await until(lambda: made.gateway.finish("r1") is not None)
+
+
 # Tickets
 
 

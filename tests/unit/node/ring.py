@@ -84,6 +84,8 @@ class GatewayKit:
         self.messages: dict[str, list[data_pb2.NodeToGateway]] = {}
         self.calls: dict[NodeId, aio.ServicerContext[bytes, bytes]] = {}
         self.port = 0
+        self.num_attached = 0
+        self.num_cancels = 0
 
     async def start(self, port: int = 0) -> None:
         handler = grpc.method_handlers_generic_handler(
@@ -104,6 +106,10 @@ class GatewayKit:
         first = data_pb2.NodeToGateway.FromString(await context.read())
         assert first.WhichOneof("body") == "attach"
         self.calls[node_id] = context
+        self.num_attached += 1
+        if self.num_cancels > 0:
+            self.num_cancels -= 1
+            await context.abort(grpc.StatusCode.CANCELLED, "not now")
         while isinstance(data := await context.read(), bytes):
             message = data_pb2.NodeToGateway.FromString(data)
             body = getattr(message, message.WhichOneof("body") or "")
