@@ -48,8 +48,7 @@ class LocalNetwork:
 
     def start_node(self, plan: NodePlan) -> Child:
         """Enrol and start a node with a fresh single-use token."""
-        arguments = ["node", "join", self.profile.address, "--token", self.create_token(plan.name)]
-        arguments += ["--name", plan.name]
+        arguments = ["node", "join", self.profile.address, "--name", plan.name]
         arguments += ["--listen", f"{LOOPBACK}:0", "--threads", str(plan.num_threads)]
         arguments += ["--device", "cpu"]
         if plan.memory_bytes is not None:
@@ -57,11 +56,13 @@ class LocalNetwork:
         home = self.home / plan.name.replace(" ", "-")
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         threads = str(plan.num_threads)
-        child = self.children.start(
-            plan.name,
-            arguments,
-            {"PLAIT_HOME": str(home), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-        )
+        environment = {
+            "PLAIT_HOME": str(home),
+            "PLAIT_TOKEN": self.create_token(plan.name),  # not in argv, which others may list
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+        }
+        child = self.children.start(plan.name, arguments, environment)
         self.nodes[plan.name] = child
         return child
 
