@@ -1,10 +1,21 @@
 """Structured logs for the shells: one line per state change, `event key=value`, never a prompt."""
 
 import io
+import io
 import logging
 import sys
 
 import structlog
+
+
+class _StandardError(io.TextIOBase):
+    """Whatever `sys.stderr` is at the moment of writing: it may have been replaced since."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def configure(*, level: str = "info", as_json: bool = False) -> None:
