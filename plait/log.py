@@ -1,7 +1,6 @@
 """Structured logs for the shells: one line per state change, `event key=value`, never a prompt."""
 
 import io
-import io
 import logging
 import sys
 

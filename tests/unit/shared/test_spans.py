@@ -1,5 +1,7 @@
 """Spans, and what of a model they leave uncovered."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,4 +31,4 @@ def test_missing_spans_are_the_layers_that_nobody_holds(
     missing = [span for span in missing_spans(held, num_layers) if span.start < num_layers]
     told = {layer for span in missing for layer in range(span.start, min(span.end, num_layers))}
     assert told == naive
-    assert all(a.end < b.start for a, b in zip(missing, missing[1:], strict=False))
+    assert all(a.end < b.start for a, b in itertools.pairwise(missing))
