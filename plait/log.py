@@ -7,16 +7,6 @@ import sys
 import structlog
 
 
-class _StandardError(io.TextIOBase):
-    """Whatever `sys.stderr` is at the moment of writing: it may have been replaced since."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
 def configure(*, level: str = "info", as_json: bool = False) -> None:
     """Route structlog to standard error. Call once, at the start of a process.
 
