@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Hashable
 
 from node.engine.kv_cache import KvLedger
-from node.engine.sequence import Sequence, StepItem
+from node.engine.sequence import Sequence, StepGroup, StepItem
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError, OverloadedError, UnavailableError
 from plait.types import HeldSpan, ModelSpec, RequestId
@@ -28,6 +28,7 @@ class Batcher:
         self._sequences: dict[RequestId, Sequence] = {}
         self._queue: deque[StepItem] = deque()
         self._closed: list[Hashable] = []
+        self._num_ready = 0
         self.queue_tokens = 0
 
     @property
@@ -48,7 +49,12 @@ class Batcher:
 
     def expects_more(self) -> bool:
         """Whether an open sequence has no work here yet, so that a step now would miss it."""
-        return len({item.sequence.key for item in self._queue}) < len(self._sequences)
+        return self._num_ready < len(self._sequences)
+
+    def expects_companions(self) -> bool:
+        """Whether a sequence that shared the last step of one that is ready is not ready yet."""
+        groups = (item.sequence.group for item in self._queue)
+        return any(group is not None and group.num_ready < group.num_open for group in groups)
 
     def hold(self, spec: ModelSpec, held: HeldSpan) -> None:
         """Admit requests for a span that is now loaded."""
@@ -65,6 +71,7 @@ class Batcher:
         self._sequences.clear()
         self._queue.clear()
         self._closed.clear()
+        self._num_ready = 0
         self.queue_tokens = 0
         return waiting
 
@@ -123,6 +130,7 @@ class Batcher:
             )
         sequence.next_position = work.position + work.num_tokens
         self._queue.append(StepItem(sequence, work))
+        self._mark_queued(sequence)
         self.queue_tokens += work.num_tokens
         return True
 
@@ -140,17 +148,47 @@ class Batcher:
             fits = not taken or rows == 0 or prefill_tokens + rows <= self._step_tokens_max
             if fits and item.sequence.key not in busy:
                 taken.append(item)
-                item.sequence.has_run = True
                 prefill_tokens += rows
             else:
                 later.append(item)
             busy.add(item.sequence.key)
         self._queue = later
+        self._regroup([item.sequence for item in taken])
         self.queue_tokens -= sum(item.work.num_tokens for item in taken)
         return closed, taken
 
+    def _mark_queued(self, sequence: Sequence) -> None:
+        sequence.num_queued += 1
+        if sequence.num_queued == 1:
+            self._num_ready += 1
+            if sequence.group is not None:
+                sequence.group.num_ready += 1
+
+    def _regroup(self, sequences: list[Sequence]) -> None:
+        """Those that go into one step leave their old groups and become a new one."""
+        group = StepGroup()
+        for sequence in sequences:
+            self._leave_group(sequence)
+            sequence.group = group
+            sequence.has_run = True
+            sequence.num_queued -= 1
+            group.num_open += 1
+            if sequence.num_queued > 0:
+                group.num_ready += 1
+            else:
+                self._num_ready -= 1
+
+    def _leave_group(self, sequence: Sequence) -> None:
+        if sequence.group is not None:
+            sequence.group.num_open -= 1
+            if sequence.num_queued > 0:
+                sequence.group.num_ready -= 1
+
     def _forget(self, sequence: Sequence) -> None:
         sequence.is_open = False
+        self._leave_group(sequence)
+        if sequence.num_queued > 0:
+            self._num_ready -= 1
         self._ledger.release(sequence.key)
         del self._sequences[sequence.opened.request_id]
         if sequence.has_run:

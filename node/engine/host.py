@@ -32,9 +32,11 @@ _IDLE_WAIT_S = 1.0
 _STEP_TOKENS_MAX = {"cpu": 256, "cuda": 2048}
 """Prefill rows of a step: more than saturate the device, few enough for the decodes beside them."""
 
-_LINGER_SHARE = 0.05
-_LINGER_MS_MAX = 1.0
-"""A step waits for late works at most this share of a step's time, and this long."""
+_COMPANION_SHARE = 0.5
+_LINGER_SHARE = 0.03
+_LINGER_MS_MAX = 15.0
+"""A step waits at most these shares of a step's time, and never longer than the last: for works of
+sequences that shared a step with one that is ready, and for works of any open sequence."""
 
 _STAGE_MS_KEPT = 0.9
 """Share of the old value when a step's time is averaged into `stage_ms`."""
@@ -246,13 +248,18 @@ class ThreadedEngineHost:
         """Wait a moment for works that are about to come; the lock is held.
 
         Works of one step come back one by one. Without this, the first one back would be run alone,
-        the others after it, and so on for ever: two steps where one would do.
+        the others after it, and so on for ever: two steps where one would do. Sequences that shared
+        a step are waited for longer than others; who does not come is not waited for again.
         """
-        linger_s = min(self._linger_ms_max, _LINGER_SHARE * self._stage_ms) / 1e3
-        if linger_s > 0 and self._batcher.expects_more():
+        self._wait_while(self._batcher.expects_companions, _COMPANION_SHARE)
+        self._wait_while(self._batcher.expects_more, _LINGER_SHARE)
+
+    def _wait_while(self, expecting: Callable[[], bool], share: float) -> None:
+        """Wait until `expecting` ends, at most `share` of a step's time."""
+        linger_s = min(self._linger_ms_max, share * self._stage_ms) / 1e3
+        if linger_s > 0 and expecting():
             self._wake.wait_for(
-                lambda: self._stopping or self._jobs or not self._batcher.expects_more(),
-                timeout=linger_s,
+                lambda: self._stopping or self._jobs or not expecting(), timeout=linger_s
             )
 
     def _step(self, runner: StepRunner, items: list[StepItem]) -> None:

@@ -180,6 +180,43 @@ def test_more_is_expected_while_a_sequence_has_nothing_queued() -> None:
     assert not batcher.expects_more()
 
 
+def test_those_who_shared_a_step_are_expected_together() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b", "c"):
+        batcher.open(opened(name, kv_tokens=30))
+        batcher.submit(work(name))
+    batcher.take()
+    assert not batcher.expects_companions()  # nobody is ready: nothing to wait with
+    batcher.submit(work("a", 1))
+    assert batcher.expects_companions()
+    batcher.submit(work("b", 1))
+    batcher.close(RequestId("c"), 1)
+    assert not batcher.expects_companions()
+    batcher.take()
+    batcher.submit(work("a", 2))
+    batcher.take()  # b did not come in time
+    batcher.submit(work("a", 3))
+    assert not batcher.expects_companions()
+    batcher.submit(work("b", 2))
+    assert not batcher.expects_companions()
+
+
+def test_a_prompts_next_chunk_counts_as_ready() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b"):
+        batcher.open(opened(name, kv_tokens=30))
+    batcher.submit(work("a", 0, [1, 2]))
+    batcher.submit(work("a", 2, [1, 2]))
+    batcher.submit(work("b"))
+    batcher.take()
+    assert batcher.expects_companions() and batcher.expects_more()
+    batcher.submit(work("b", 1))
+    assert not batcher.expects_companions() and not batcher.expects_more()
+    batcher.close(RequestId("a"), 1)
+    assert not batcher.expects_companions() and not batcher.expects_more()
+    assert taken_names(batcher) == [("b", 1)]
+
+
 def test_the_queue_is_bounded() -> None:
     batcher = make_batcher(queue_tokens_max=10)
     batcher.open(opened(kv_tokens=50))
