@@ -57,6 +57,9 @@ class _Collector:
             )
             connected.add_metric([], float(health.is_connected))
             yield connected
+            messages = CounterMetricFamily("plait_telemetry_messages", "Messages that arrived")
+            messages.add_metric([], health.messages_total)
+            yield messages
             dropped = CounterMetricFamily(
                 "plait_telemetry_dropped", "Payloads refused", labels=["reason"]
             )

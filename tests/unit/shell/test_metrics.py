@@ -34,6 +34,7 @@ async def test_figures_are_those_of_the_snapshot() -> None:
     assert samples["plait_model_replicas_min", ("smollm2-135m-instruct",)] == 1
     assert samples["plait_node_stage_ms", ("lab-4090", "nabcdefgh00000001")] == 6.1
     assert samples["plait_telemetry_dropped_total", ("topic_foreign",)] == 1
+    assert samples["plait_telemetry_messages_total", ()] == 1
 
 
 @pytest.mark.parametrize(
