@@ -19,7 +19,10 @@ class Batcher:
     gap between two tokens; the oldest work is always taken, so that nothing starves.
     """
 
-    def __init__(self, *, step_tokens_max: int, queue_tokens_max: int) -> None:
+    def __init__(
+        self, *, step_tokens_max: int, queue_tokens_max: int, companions_max: int = 8
+    ) -> None:
+        self._companions_max = companions_max
         self._step_tokens_max = step_tokens_max
         self._queue_tokens_max = queue_tokens_max
         self._spec: ModelSpec | None = None
@@ -52,9 +55,16 @@ class Batcher:
         return self._num_ready < len(self._sequences)
 
     def expects_companions(self) -> bool:
-        """Whether a sequence that shared the last step of one that is ready is not ready yet."""
+        """Whether a sequence that shared the last step of one that is ready is not ready yet.
+
+        Groups above `companions_max` are let go: there a step's time grows with its rows, and
+        several groups keep several stages busy.
+        """
         groups = (item.sequence.group for item in self._queue)
-        return any(group is not None and group.num_ready < group.num_open for group in groups)
+        return any(
+            group is not None and group.num_ready < group.num_open <= self._companions_max
+            for group in groups
+        )
 
     def hold(self, spec: ModelSpec, held: HeldSpan) -> None:
         """Admit requests for a span that is now loaded."""

@@ -32,6 +32,9 @@ _IDLE_WAIT_S = 1.0
 _STEP_TOKENS_MAX = {"cpu": 256, "cuda": 2048}
 """Prefill rows of a step: more than saturate the device, few enough for the decodes beside them."""
 
+_COMPANIONS_MAX = {"cpu": 8, "cuda": 64}
+"""Rows up to which a decode step takes about as long as one row: groups of these stay together."""
+
 _COMPANION_SHARE = 0.5
 _LINGER_SHARE = 0.03
 _LINGER_MS_MAX = 15.0
@@ -78,7 +81,11 @@ class ThreadedEngineHost:
         self._num_threads = num_threads
         self._linger_ms_max = linger_ms_max
         self._now_ns = now_ns
-        self._batcher = Batcher(step_tokens_max=step_tokens_max, queue_tokens_max=queue_tokens_max)
+        self._batcher = Batcher(
+            step_tokens_max=step_tokens_max,
+            queue_tokens_max=queue_tokens_max,
+            companions_max=_COMPANIONS_MAX[device.kind],
+        )
         self._wake = threading.Condition()
         self._jobs: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None

@@ -201,6 +201,17 @@ def test_those_who_shared_a_step_are_expected_together() -> None:
     assert not batcher.expects_companions()
 
 
+def test_large_groups_may_part() -> None:
+    batcher = Batcher(step_tokens_max=8, queue_tokens_max=64, companions_max=2)
+    batcher.hold(SPEC, HELD)
+    for name in ("a", "b", "c"):
+        batcher.open(opened(name, kv_tokens=30))
+        batcher.submit(work(name))
+    batcher.take()
+    batcher.submit(work("a", 1))
+    assert not batcher.expects_companions()
+
+
 def test_a_prompts_next_chunk_counts_as_ready() -> None:
     batcher = make_batcher()
     for name in ("a", "b"):
