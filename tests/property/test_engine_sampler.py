@@ -1,7 +1,7 @@
 """The sampler's promises over random logits and parameters."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from node.engine.sampler import SequenceSampler, distribution
@@ -38,13 +38,15 @@ def test_a_token_is_drawn_from_what_is_kept(
 
 @settings(max_examples=150, deadline=None)
 @given(params=PARAMS, logits=LOGITS)
+@example(params=SamplingParams(temperature=0.05, top_p=1 - 2**-53), logits=[0.0, -1 / 64, 1.84375])
 def test_the_distribution_is_the_definitions(params: SamplingParams, logits: list[float]) -> None:
-    """Up to a rounding of the cut: the kept sets may differ by tokens at the very edge."""
+    """Up to a rounding of the cut: the kept sets may differ by one token at the very edge, and by
+    tokens below what a sum of probabilities in float64 can tell from 1."""
     row = torch.tensor(logits)
     got = distribution(row, params)
     expected = torch.tensor(naive_distribution(row.tolist(), params), dtype=torch.float64)
     both = (got > 0) & (expected > 0)
-    edge = (got > 0) ^ (expected > 0)
+    edge = ((got > 0) ^ (expected > 0)) & (torch.maximum(got, expected) > 1e-12)
     assert int(edge.sum()) <= 1
     if not bool(edge.any()):
         torch.testing.assert_close(got[both], expected[both], atol=1e-6, rtol=1e-4)
