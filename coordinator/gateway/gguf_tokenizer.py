@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from coordinator.gateway.chat_template import ChatTemplate
+from coordinator.gateway.plain_text import PlainText
 from coordinator.gateway.tokens import ModelTokenizer
 from coordinator.gateway.vocabulary import SPACE_MARK, token_bytes_of
 from plait.errors import ModelError
@@ -71,6 +72,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> ModelTokenizer:
         if isinstance(template, str)
         else None,
         pieces=token_bytes_of(backend, json.loads(backend.to_str())),
+        plain=PlainText.of(backend),
         bos_id=bos_id if adds_bos and isinstance(bos_id, int) else None,
     )
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import tokenizers
 
 from coordinator.gateway.chat_template import ChatTemplate
+from coordinator.gateway.plain_text import PlainText
 from coordinator.gateway.vocabulary import token_bytes_of
 from plait.errors import InvalidRequestError, ModelError, OverloadedError
 from plait.types import ModelId
@@ -38,6 +39,11 @@ class Tokenizer(Protocol):
         """Lay (role, content) pairs out as a prompt. Raises InvalidRequestError."""
         ...
 
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of `render_chat`, in which special tokens are the template's alone: what a
+        message says is text. Raises InvalidRequestError."""
+        ...
+
     def token_bytes(self, token_id: int) -> bytes:
         """UTF-8 bytes that a generated token stands for; empty for special tokens."""
         ...
@@ -51,12 +57,14 @@ class Tokenizer(Protocol):
 class ModelTokenizer:
     """A `tokenizers.Tokenizer` with the table of its tokens' bytes and the model's template.
 
-    `bos_id` is set where raw prompts begin with it and the tokenizer does not add it itself.
+    `bos_id` is set where raw prompts begin with it and the tokenizer does not add it itself;
+    `plain` knows what must stay text in a chat.
     """
 
     backend: tokenizers.Tokenizer
     template: ChatTemplate | None
     pieces: tuple[bytes, ...]
+    plain: PlainText
     bos_id: int | None = None
 
     def encode(self, text: str, *, with_special: bool) -> list[int]:
@@ -72,6 +80,13 @@ class ModelTokenizer:
                 "this model has no chat template: use a plain prompt instead", param="messages"
             )
         return self.template.render(messages)
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        return self.plain.encode_chat(
+            messages,
+            render=self.render_chat,
+            encode=lambda text: self.encode(text, with_special=False),
+        )
 
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
@@ -106,6 +121,7 @@ def tokenizer_from_folder(folder: Path) -> ModelTokenizer:
         backend=backend,
         template=_template(template, settings),
         pieces=token_bytes_of(backend, layout),
+        plain=PlainText.of(backend),
     )
 
 
@@ -170,9 +186,7 @@ class TokenizerRegistry:
         """Token ids of a conversation in the model's own layout."""
         tokenizer = self.get(model_id)
         size = sum(len(content) for _, content in messages)
-        return await self._run(
-            size, lambda: tokenizer.encode(tokenizer.render_chat(messages), with_special=False)
-        )
+        return await self._run(size, lambda: tokenizer.encode_chat(messages))
 
     async def _run(self, size: int, work: Callable[[], list[int]]) -> list[int]:
         if size <= INLINE_CHARS_MAX:

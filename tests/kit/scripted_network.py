@@ -60,6 +60,9 @@ class ByteTokenizer:
     def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
         return "".join(f"<{role}>{content}" for role, content in messages) + "<assistant>"
 
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        return self.encode(self.render_chat(messages), with_special=False)
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < EOS_ID else b""
 

@@ -208,6 +208,9 @@ async def test_long_texts_are_encoded_in_a_thread() -> None:
         def render_chat(self, messages: Any) -> str:
             return "".join(content for _, content in messages)
 
+        def encode_chat(self, messages: Any) -> list[int]:
+            return self.encode(self.render_chat(messages), with_special=False)
+
         def token_bytes(self, token_id: int) -> bytes:
             return b""
 
