@@ -160,5 +160,7 @@ def _wrong(name: str, expected: str, value: object) -> InvalidRequestError:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, dict | list):  # may be nested as deep as the parser goes
+        return "an object" if isinstance(value, dict) else "an array"
     shown = json.dumps(value, default=str)
     return shown if len(shown) <= 40 else shown[:37] + "..."

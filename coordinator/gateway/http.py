@@ -6,6 +6,7 @@ from typing import Final
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from coordinator.gateway.auth import Authenticator
@@ -147,6 +148,8 @@ class HttpDoor:
             raise InvalidRequestError(
                 f"the body did not come within {self._limits.body_s:g} s", reason="body_timeout"
             ) from None
+        except ClientDisconnect:  # nobody reads the answer
+            raise InvalidRequestError("the body was cut off", reason="body_cut") from None
         return b"".join(parts)
 
     def _model_entry(self, spec: ModelSpec) -> dict[str, object]:

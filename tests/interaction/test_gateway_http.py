@@ -72,6 +72,31 @@ async def test_bodies_that_are_no_json(body: bytes, code: str) -> None:
     assert answer.json()["error"]["code"] == code
 
 
+async def test_no_depth_of_nesting_is_a_fault_of_ours() -> None:
+    """Near the parser's own limit, what a message says of a value must not fail on it."""
+    async with open_gateway(ScriptedNetwork()) as rig, http(rig) as client:
+        for depth in range(850, 1_000):
+            value = b"[" * depth + b"]" * depth
+            body = b'{"model": "tiny", "prompt": "x", "temperature": ' + value + b"}"
+            answer = await client.post("/v1/completions", content=body)
+            assert answer.status_code == 400, depth
+
+
+async def test_a_client_that_leaves_within_its_body_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_gateway(ScriptedNetwork()) as rig, http(rig) as client:
+        for _ in range(3):
+            _, writer = await connect(rig)
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n"
+            writer.write(f"{head}content-length: 10\r\n\r\n{{".encode())
+            await writer.drain()
+            assert (await client.get("/health")).status_code == 200  # the head has been read
+            writer.transport.abort()
+        assert (await client.get("/health")).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_body_above_the_limit_and_one_that_never_ends() -> None:
     door = DoorLimits(body_bytes_max=1000, body_s=0.2)
     async with open_gateway(ScriptedNetwork(), door=door) as rig, http(rig) as client:
