@@ -22,15 +22,17 @@ _DEADLINE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Token ids of each request, and the seconds from the first token of all to the last."""
+    """Token ids of each request, and how many came in the seconds after every request had its
+    first one: what came before belongs to prefill."""
 
     token_ids: list[list[int]]
+    num_timed: int
     seconds: float
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all requests together; each one's first token belongs to its prefill."""
-        return sum(len(ids) - 1 for ids in self.token_ids) / self.seconds
+        """Over all requests together."""
+        return self.num_timed / self.seconds
 
 
 class Contender(Protocol):
@@ -51,7 +53,8 @@ class TransformersContender:
 
     name = "transformers, one process"
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, *, num_threads: int) -> None:
+        self._num_threads = num_threads
         entry = CATALOGUE[model_name]
         folder = catalogue_folder(config.models_dir(), model_name)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -60,13 +63,15 @@ class TransformersContender:
         self._model = model
 
     async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
-        return self._decode(torch.tensor([list(prompt) for prompt in prompts]), num_tokens)
+        batch = torch.tensor([list(prompt) for prompt in prompts])
+        return await asyncio.to_thread(self._decode, batch, num_tokens)
 
     async def close(self) -> None:
         return None
 
     @torch.inference_mode()
     def _decode(self, prompts: torch.Tensor, num_tokens: int) -> Decoded:
+        torch.set_num_threads(self._num_threads)  # counts for the thread that calls it
         output = self._model(input_ids=prompts, use_cache=True)
         step = output.logits[:, -1:].argmax(dim=-1)
         drawn = [step]
@@ -78,7 +83,7 @@ class TransformersContender:
             step = output.logits[:, -1:].argmax(dim=-1)
             drawn.append(step)
         seconds = time.perf_counter() - started
-        return Decoded(torch.cat(drawn, dim=1).tolist(), seconds)
+        return Decoded(torch.cat(drawn, dim=1).tolist(), len(prompts) * (num_tokens - 1), seconds)
 
 
 class EngineContender:
@@ -130,7 +135,7 @@ class EngineContender:
         seconds = time.perf_counter() - started
         for request_id in drawn:
             self._engine.close(request_id, self._epoch)
-        return Decoded(list(drawn.values()), seconds)
+        return Decoded(list(drawn.values()), len(prompts) * (num_tokens - 1), seconds)
 
     async def close(self) -> None:
         await self._engine.stop()

@@ -56,11 +56,12 @@ class RingContender:
         return ring
 
     async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
-        """All requests at once; seconds run from the first token of any to the last of all."""
+        """All requests at once; timed until the first of them ends."""
         answers = await asyncio.gather(*(self._ask(list(p), num_tokens) for p in prompts))
-        first_s = min(times[0] for _, times in answers)
-        last_s = max(times[-1] for _, times in answers)
-        return Decoded([ids for ids, _ in answers], last_s - first_s)
+        begin_s = max(times[0] for _, times in answers)
+        end_s = min(times[-1] for _, times in answers)
+        num_timed = sum(begin_s < at_s <= end_s for _, times in answers for at_s in times)
+        return Decoded([ids for ids, _ in answers], num_timed, end_s - begin_s)
 
     async def close(self) -> None:
         await self._client.close()

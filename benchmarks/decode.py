@@ -42,7 +42,7 @@ async def start_contenders(model_name: str, num_threads: int, num_nodes: int) ->
         spec = load_spec(source)
         contenders.append(RingContender.start(spec, num_nodes=num_nodes, num_threads=num_threads))
     contenders.insert(0, await EngineContender.start(source, num_threads=num_threads))
-    contenders.insert(0, TransformersContender(model_name))
+    contenders.insert(0, TransformersContender(model_name, num_threads=num_threads))
     return contenders
 
 
