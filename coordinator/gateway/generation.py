@@ -6,6 +6,7 @@ token limit, so a reader may be slow or come late without anything growing.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from coordinator.gateway.detokenize import Scanned, StopScanner, Utf8Stream
@@ -68,7 +69,7 @@ class Generation:
         self._scanner = StopScanner(stop)
         self._fed_chars = 0
         self._released_chars = 0
-        self._unreleased: list[tuple[int, GeneratedToken]] = []
+        self._unreleased: list[GeneratedToken] = []
         self._wakers: set[asyncio.Event] = set()
 
     # What the relay tells.
@@ -105,7 +106,7 @@ class Generation:
             self._first_token_ms = self._clock.monotonic_ms()
         self.generated_ids.append(token.token_id)
         piece = b"" if token.is_stop else self.tokenizer.token_bytes(token.token_id)
-        self._unreleased.append((self._fed_chars, token))
+        self._unreleased.append(replace(token, text_at=self._fed_chars))
         reason = FinishReason.STOP if token.is_stop else finish_reason
         if reason is None and len(self.generated_ids) >= self.max_new_tokens:
             reason = FinishReason.LENGTH
@@ -147,14 +148,14 @@ class Generation:
         if scanned.is_stopped:
             # Tokens that begin inside the stop string stay untold; those before it are out or go.
             end = self._released_chars + len(text)
-            ready = [token for start, token in self._unreleased if start < end]
+            ready = [token for token in self._unreleased if token.text_at < end]
             self._unreleased.clear()
         else:
             if is_last:
                 text += self._scanner.flush()
             held_from = self._fed_chars - len(self._scanner.held)
             is_free = not self._scanner.held
-            ready = [token for start, token in self._unreleased if is_free or start < held_from]
+            ready = [t for t in self._unreleased if is_free or t.text_at < held_from]
             del self._unreleased[: len(ready)]
         self._released_chars += len(text)
         if text or ready:

@@ -35,13 +35,15 @@ class Routed:
 class GeneratedToken:
     """One token. `logprob` is None where none was asked for; natural logarithms.
 
-    `is_stop` marks an end-of-sequence token: it has no text in the answer.
+    `is_stop` marks an end-of-sequence token: it has no text in the answer. `text_at` counts the
+    characters of the answer that were whole before the token.
     """
 
     token_id: int
     logprob: float | None = None
     top_logprobs: tuple[TokenLogprob, ...] = ()
     is_stop: bool = False
+    text_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,11 +29,10 @@ class Envelope:
 
 @dataclass(slots=True)
 class ChoiceState:
-    """One choice as it grows. `text_chars` is the length of the text so far."""
+    """One choice as it grows."""
 
     index: int
     tokenizer: Tokenizer
-    text_chars: int = 0
     has_role: bool = False
     parts: list[str] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
@@ -64,7 +63,6 @@ def role_chunk(envelope: Envelope, choice: ChoiceState) -> Json:
 def text_chunk(envelope: Envelope, choice: ChoiceState, delta: Delta) -> Json:
     """A piece of text."""
     logprobs = logprobs_of(envelope, choice, delta.tokens)
-    choice.text_chars += len(delta.text)
     body: Json = {"delta": {"content": delta.text}} if envelope.is_chat else {"text": delta.text}
     return _chunk(envelope, {"index": choice.index, **body, **_rest(logprobs, None)})
 
@@ -99,7 +97,6 @@ def _choice(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json
     text = "".join(choice.parts)
     message = {"role": "assistant", "content": text, "refusal": None}
     body: Json = {"message": message} if envelope.is_chat else {"text": text}
-    choice.text_chars = 0
     logprobs = logprobs_of(envelope, choice, choice.tokens)
     return {"index": choice.index, **body, **_rest(logprobs, finish_word(finished))}
 
@@ -139,11 +136,6 @@ def logprobs_of(
             ],
             "refusal": None,
         }
-    offsets: list[int] = []
-    at = choice.text_chars
-    for token in told:
-        offsets.append(at)
-        at += len(_text(choice.tokenizer, token.token_id))
     return {
         "tokens": [_text(choice.tokenizer, token.token_id) for token in told],
         "token_logprobs": [_finite(token.logprob) for token in told],
@@ -156,7 +148,7 @@ def logprobs_of(
         ]
         if envelope.top_logprobs
         else None,
-        "text_offset": offsets,
+        "text_offset": [token.text_at for token in told],
     }
 
 
