@@ -212,6 +212,14 @@ class Links:
             return measured
         return self.coordinator_rtt_ms(a) + self.coordinator_rtt_ms(b)
 
+    def up_bytes_per_s(self, node_id: NodeId) -> float:
+        """A node's uplink."""
+        return sane(self._profiles[node_id].up_bytes_per_s, BYTES_PER_S_MIN)
+
+    def down_bytes_per_s(self, node_id: NodeId) -> float:
+        """A node's downlink."""
+        return sane(self._profiles[node_id].down_bytes_per_s, BYTES_PER_S_MIN)
+
     def bytes_per_s(self, a: NodeId, b: NodeId) -> float:
         """The narrower of a's uplink and b's downlink."""
         up, down = self._profiles[a].up_bytes_per_s, self._profiles[b].down_bytes_per_s

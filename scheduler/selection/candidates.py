@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeId
-from scheduler.cost import StageCost
+from scheduler.cost import PREFILL_CHUNK_TOKENS, StageCost
 
 SLOWDOWN_MIN: Final = 0.5
 SLOWDOWN_MAX: Final = 50.0
@@ -50,17 +50,44 @@ class StagePrice:
     head: float
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Milliseconds as `fixed + per_prompt * prompt_tokens + per_step * new_tokens`: what does not
+    change between requests is worked out when the node was heard of, not for each of them."""
+
+    fixed: float
+    per_prompt: float
+    per_step: float
+
+
+def linear(candidate: Candidate, *, is_last: bool) -> Linear:
+    """The whole span's compute: prefill behind what waits, decode in the batch it would join."""
+    cost, num_layers = candidate.cost, len(candidate.span)
+    slow = slowdown(candidate)
+    prefill_ms = num_layers * cost.prefill_layer_ms_per_token
+    fixed = cost.overhead_ms + max(0, candidate.queue_tokens) * prefill_ms
+    step = cost.overhead_ms + num_layers * _step_layer_ms(candidate)
+    step += cost.head_ms if is_last else 0.0
+    per_prompt = prefill_ms + cost.overhead_ms / PREFILL_CHUNK_TOKENS
+    return Linear(fixed * slow, per_prompt * slow, step * slow)
+
+
 def price(candidate: Candidate, query: Query) -> StagePrice:
-    """Prefill, decode in the batch it would join, and the tokens that wait ahead of it."""
+    """The same for any part of the span: linear in the layers that are run."""
     cost = candidate.cost
     slow = slowdown(candidate)
     steps = max(1, query.new_tokens)
     waiting = max(0, candidate.queue_tokens)
-    prefill = cost.prefill_ms(0, query.prompt_tokens) + steps * cost.overhead_ms
-    step_layer = cost.layer_ms + candidate.num_requests * cost.layer_ms_per_extra
+    fixed = (1 + query.prompt_tokens / PREFILL_CHUNK_TOKENS + steps) * cost.overhead_ms
     per_layer = (query.prompt_tokens + waiting) * cost.prefill_layer_ms_per_token
-    per_layer += steps * step_layer
-    return StagePrice(prefill * slow, per_layer * slow, steps * cost.head_ms * slow)
+    per_layer += steps * _step_layer_ms(candidate)
+    return StagePrice(fixed * slow, per_layer * slow, steps * cost.head_ms * slow)
+
+
+def _step_layer_ms(candidate: Candidate) -> float:
+    """A layer's part of a decode step, in the batch that the request would join."""
+    cost = candidate.cost
+    return cost.layer_ms + candidate.num_requests * cost.layer_ms_per_extra
 
 
 def slowdown(candidate: Candidate) -> float:

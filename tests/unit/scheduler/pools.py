@@ -34,6 +34,8 @@ def node(
     rtt_ms: float = 1.0,
     model_id: str = "tiny",
     bytes_per_s: float = 1e8,
+    up_bytes_per_s: float | None = None,
+    down_bytes_per_s: float | None = None,
     dtype: DType = DType.FLOAT32,
 ) -> NodeProfile:
     """A node with measured times, or none where `layer_ms` is None."""
@@ -60,8 +62,8 @@ def node(
         flops_per_s=1e11,
         compute_dtype=dtype,
         coordinator_rtt_ms=rtt_ms,
-        up_bytes_per_s=bytes_per_s,
-        down_bytes_per_s=bytes_per_s,
+        up_bytes_per_s=up_bytes_per_s if up_bytes_per_s is not None else bytes_per_s,
+        down_bytes_per_s=down_bytes_per_s if down_bytes_per_s is not None else bytes_per_s,
         timings=timings,
         addresses=(f"{name}:1",),
     )

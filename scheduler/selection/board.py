@@ -1,0 +1,325 @@
+"""The exact chain over whole spans: everything that requests share is prepared beforehand.
+
+Nodes of the same span in the same region differ by their own cost alone, so only the cheapest of
+each such group matters, and the search is over groups. A node's cost is linear in the lengths of
+prompt and answer. Where a fast uplink meets a slower downlink the groups are split by both, and
+searched again below what was found.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from plait.types import LayerSpan, NodeId, Route, Stage
+from scheduler.cost import Links
+from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.groups import INFINITE, Graph, cheapest
+from scheduler.selection.places import Places
+from scheduler.selection.rows import KV_CAP_TOKENS, Place, Row, front, row
+
+BANDWIDTHS_MAX: Final = 1e18
+"""Bytes/s: faster than any link."""
+Key = tuple[LayerSpan, int, float, float]
+"""Span, region, uplink where it matters, downlink where it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """Rows laid out group by group: `bounds[g]` are [from, to) in `order`."""
+
+    order: list[int]
+    fine: list[tuple[int, int]]
+    coarse: list[tuple[int, int]]
+
+
+class Board:
+    """Nodes of one model that may carry routes, as they are now; `update` takes in news of one."""
+
+    def __init__(
+        self, candidates: Sequence[Candidate], links: Links, *, num_layers: int, hop_bytes: int
+    ) -> None:
+        self._num_layers = num_layers
+        self._hop_ms_per_bps = 1e3 * hop_bytes
+        self._links = links
+        ids = [c.node_id for c in candidates]
+        self._regions = _regions(ids, links)
+        self._up = [(links.up_bytes_per_s(n), links.down_bytes_per_s(n)) for n in ids]
+        keys = self._keys(candidates)
+        by_key = sorted(range(len(ids)), key=lambda i: (keys[i], ids[i]))
+        self._candidates = [candidates[i] for i in by_key]
+        self._up = [self._up[i] for i in by_key]
+        self._regions = [self._regions[i] for i in by_key]
+        self._shown_by_region = {region: i for i, (region, _) in enumerate(self._regions)}
+        self._index = {c.node_id: i for i, c in enumerate(self._candidates)}
+        self._stages = [Stage(c.node_id, c.incarnation, c.span) for c in self._candidates]
+        self._places = [self._place(i, c.node_id) for i, c in enumerate(self._candidates)]
+        self.rows: list[Row] = [
+            row(c, num_layers, self._places[i]) for i, c in enumerate(self._candidates)
+        ]
+        keys = [keys[i] for i in by_key]
+        self._fine = _bounds(keys)
+        self._coarse = _bounds([key[:2] for key in keys])
+        self._fine_of_coarse = _parents(self._fine, self._coarse)
+        self._coarse_graph = self._graph(self._coarse, is_fine=False)
+        self._fine_graph: Graph | None = None
+        self._fronts: list[list[int]] = [[] for _ in self._fine]
+        self._group_of = [g for g, (i, j) in enumerate(self._fine) for _ in range(i, j)]
+        self._stale: set[int] = set(range(len(self._fine)))
+        self._slices = _Slices([], [], [])
+        self._shown: list[Row] = []
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether no span holds another's boundary in its inside: then parts of spans gain
+        nothing, and the board's answer is the best of all."""
+        cuts = sorted({c.span.start for c in self._candidates})
+        cuts += sorted({c.span.end for c in self._candidates})
+        spans = {c.span for c in self._candidates}
+        return not any(s.start < cut < s.end for s in spans for cut in cuts)
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """In the board's own order."""
+        return self._candidates
+
+    def index(self, node_id: NodeId) -> int | None:
+        """A node's place in `candidates` and `rows`."""
+        return self._index.get(node_id)
+
+    def update(self, candidate: Candidate) -> int | None:
+        """News of a node: its load, its free KV, its speed. None: it is not on the board, or
+        holds other layers than before (then a new board is due)."""
+        index = self._index.get(candidate.node_id)
+        if index is None:
+            return None
+        known = self._candidates[index]
+        if (known.span, known.incarnation) != (candidate.span, candidate.incarnation):
+            return None
+        self._candidates[index] = candidate
+        self.rows[index] = row(candidate, self._num_layers, self._places[index])
+        self._stale.add(self._group_of[index])
+        return index
+
+    def best(self, query: Query, excluded: Collection[NodeId] = ()) -> "Found | None":
+        """The cheapest chain of whole spans with room on every stage, or None."""
+        steps = max(1, query.new_tokens)
+        share = 1.0 / (1 + steps)
+        prompt, new = query.prompt_tokens * share, steps * share
+        carried = prompt + new
+        if self._stale:
+            self._refresh()
+        slices, need = self._slices, min(KV_CAP_TOKENS, query.kv_tokens)
+        costs = [
+            f * share + p * prompt + s * new if kv >= need else INFINITE
+            for f, p, s, kv in self._shown
+        ]
+        if excluded:
+            costs = self._without(excluded, need, share, prompt, new)
+            slices = _Slices(list(range(len(self.rows))), self._fine, self._coarse)
+        lows = [costs[i] if j - i == 1 else min(costs[i:j]) for i, j in slices.coarse]
+        found = cheapest(self._coarse_graph, lows, carried=carried, back_share=new)
+        if found is None:
+            return None
+        total, groups = found
+        path = _members(groups, slices.coarse, costs, lows, slices.order)
+        excess = self._excess(path)
+        if excess > 0.0:
+            bound = total + excess * carried
+            lows = [min(costs[i:j]) if j > i else INFINITE for i, j in slices.fine]
+            better = cheapest(self._finer(), lows, carried=carried, back_share=new, limit=bound)
+            total = bound
+            if better is not None:
+                total, groups = better
+                path = _members(groups, slices.fine, costs, lows, slices.order)
+        return Found(path, total * (1 + steps))
+
+    def route(self, path: Sequence[int]) -> Route:
+        """The stages of a path."""
+        return tuple([self._stages[i] for i in path])
+
+    def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
+        """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""
+        forward_ms = sum(self._half_rtt_ms(a, b) for a, b in pairwise(path))
+        back_ms = self._half_rtt_ms(path[-1], path[0]) if len(path) > 1 else 0.0
+        excess = self._excess(path)
+        return forward_ms, excess, forward_ms + back_ms + excess
+
+    # --- what is prepared ---------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        for g in self._stale:
+            i, j = self._fine[g]
+            self._fronts[g] = front(self.rows, range(i, j))
+        self._stale.clear()
+        order: list[int] = []
+        fine: list[tuple[int, int]] = []
+        for kept in self._fronts:
+            fine.append((len(order), len(order) + len(kept)))
+            order += kept
+        coarse = [(fine[i][0], fine[j - 1][1]) for i, j in self._fine_of_coarse]
+        self._slices = _Slices(order, fine, coarse)
+        self._shown = [self.rows[i] for i in order]
+
+    def _without(
+        self, excluded: Collection[NodeId], need: int, share: float, prompt: float, new: float
+    ) -> list[float]:
+        """Costs of all rows: one that was beaten may be the best left."""
+        costs = [
+            f * share + p * prompt + s * new if kv >= need else INFINITE
+            for f, p, s, kv in self.rows
+        ]
+        for node_id in excluded:
+            index = self._index.get(node_id)
+            if index is not None:
+                costs[index] = INFINITE
+        return costs
+
+    def _keys(self, candidates: Sequence[Candidate]) -> list[Key]:
+        """Bandwidths tell nodes apart only where some uplink is faster than some downlink."""
+        slowest = min((down for _, down in self._up), default=0.0)
+        quickest = max((up for up, _ in self._up), default=0.0)
+        return [
+            (
+                candidate.span,
+                self._regions[i][0],
+                up if up > slowest else 0.0,
+                down if down < quickest else BANDWIDTHS_MAX,
+            )
+            for i, (candidate, (up, down)) in enumerate(zip(candidates, self._up, strict=True))
+        ]
+
+    def _place(self, i: int, node_id: NodeId) -> Place:
+        return Place(
+            mile_ms=self._regions[i][1],
+            coordinator_rtt_ms=self._links.coordinator_rtt_ms(node_id),
+            sent_ms_per_token=self._hop_ms_per_bps / self._up[i][0],
+        )
+
+    def _half_rtt_ms(self, a: int, b: int) -> float:
+        """Between the regions of two nodes: what their last miles leave of the round trip."""
+        one, two = self._candidates[a].node_id, self._candidates[b].node_id
+        miles = self._regions[a][1] + self._regions[b][1]
+        return max(0.0, self._links.rtt_ms(one, two) - miles) / 2
+
+    def _excess(self, path: Sequence[int]) -> float:
+        """Milliseconds per token that downlinks cost beyond the uplinks before them."""
+        total = 0.0
+        for a, b in pairwise(path):
+            up, down = self._up[a][0], self._up[b][1]
+            if down < up:
+                total += self._hop_ms_per_bps * (1 / down - 1 / up)
+        return total
+
+    def _finer(self) -> Graph:
+        if self._fine_graph is None:
+            self._fine_graph = self._graph(self._fine, is_fine=True)
+        return self._fine_graph
+
+    def _graph(self, bounds: Sequence[tuple[int, int]], *, is_fine: bool) -> Graph:
+        firsts = [i for i, _ in bounds]
+        spans = [self._candidates[i].span for i in firsts]
+        by_start: dict[int, list[int]] = {}
+        for g, span in enumerate(spans):
+            by_start.setdefault(span.start, []).append(g)
+        half: dict[tuple[int, int], float] = {}
+
+        def hop_ms(a: int, b: int) -> float:
+            pair = (self._regions[a][0], self._regions[b][0])
+            # Two nodes of one region: any two of them show its round trip.
+            if pair not in half:
+                half[pair] = self._region_half_ms(*pair)
+            return half[pair]
+
+        nexts: list[tuple[tuple[int, float, float], ...]] = []
+        hop_min = [INFINITE] * (self._num_layers + 1)
+        for g, span in enumerate(spans):
+            arcs = []
+            for h in by_start.get(span.end, ()):
+                hop = hop_ms(firsts[g], firsts[h])
+                extra = self._excess((firsts[g], firsts[h])) if is_fine else 0.0
+                arcs.append((h, hop, extra))
+                hop_min[span.end] = min(hop_min[span.end], hop)
+            nexts.append(tuple(arcs))
+        starting = by_start.get(0, [])
+        backs = tuple(
+            {h: hop_ms(firsts[g], firsts[h]) for h in starting}
+            if span.end == self._num_layers
+            else {}
+            for g, span in enumerate(spans)
+        )
+        return Graph(
+            starts=tuple(span.start for span in spans),
+            ends=tuple(span.end for span in spans),
+            nexts=tuple(nexts),
+            backs=backs,
+            back_min_ms=min((ms for back in backs for ms in back.values()), default=0.0),
+            hop_min_ms=tuple(hop_min),
+            num_layers=self._num_layers,
+        )
+
+    def _region_half_ms(self, a: int, b: int) -> float:
+        """Half the round trip between two regions, without last miles."""
+        if isinstance(self._links, Places):
+            return self._links.region_rtt_ms[a][b] / 2
+        if a == b:
+            # Nodes that nobody measured: all of the way is last miles. A measured one is alone.
+            return 0.0
+        return self._half_rtt_ms(self._shown_by_region[a], self._shown_by_region[b])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A path as places on the board, and what it takes from first to last token."""
+
+    path: tuple[int, ...]
+    total_ms: float
+
+
+def _regions(ids: Sequence[NodeId], links: Links) -> list[tuple[int, float]]:
+    """Each node's region and last mile. Without places, nodes that nobody measured share one
+    region round the coordinator, and a measured one has its own."""
+    if isinstance(links, Places):
+        return [(links.region_of[n], links.mile_ms[n]) for n in ids]
+    measured = {n for pair in links.measured() for n in pair}
+    lonely: dict[NodeId, int] = {}
+    return [
+        (lonely.setdefault(n, len(lonely) + 1), 0.0)
+        if n in measured
+        else (0, links.coordinator_rtt_ms(n))
+        for n in ids
+    ]
+
+
+def _bounds(keys: Sequence[object]) -> list[tuple[int, int]]:
+    bounds: list[tuple[int, int]] = []
+    at = 0
+    for i in range(1, len(keys) + 1):
+        if i == len(keys) or keys[i] != keys[at]:
+            bounds.append((at, i))
+            at = i
+    return bounds
+
+
+def _parents(
+    fine: Sequence[tuple[int, int]], coarse: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """By coarse group, the [from, to) of the fine ones that make it up."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for _, end in coarse:
+        first = at
+        while at < len(fine) and fine[at][1] <= end:
+            at += 1
+        found.append((first, at))
+    return found
+
+
+def _members(
+    groups: Sequence[int],
+    bounds: Sequence[tuple[int, int]],
+    costs: Sequence[float],
+    lows: Sequence[float],
+    order: Sequence[int],
+) -> tuple[int, ...]:
+    return tuple(order[costs.index(lows[g], *bounds[g])] for g in groups)
