@@ -7,7 +7,7 @@ searched again below what was found.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -137,6 +137,11 @@ class Board:
     def route(self, path: Sequence[int]) -> Route:
         """The stages of a path."""
         return tuple([self._stages[i] for i in path])
+
+    def part(self, index: int, span: LayerSpan) -> Row:
+        """The row of a node that runs only `span` of what it holds."""
+        candidate = replace(self._candidates[index], span=span)
+        return row(candidate, self._num_layers, self._places[index])
 
     def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
         """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""

@@ -1,0 +1,199 @@
+"""A few chains kept ready: priced live, chosen as planned, reserved.
+
+Looking for chains happens when nodes come and go; a request only prices those that are ready.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from plait.types import NodeId, Route, Stage
+from scheduler.selection.board import Board
+from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.groups import INFINITE
+from scheduler.selection.rows import KV_CAP_TOKENS, Row
+
+CHAINS_MAX: Final = 32
+TYPICAL_PROMPT_TOKENS: Final = 512
+TYPICAL_NEW_TOKENS: Final = 128
+NEAR: Final = 1.1
+"""Chains up to this much dearer than the cheapest take turns, as the plan weighs them."""
+
+Stitch = Callable[[Query, Collection[NodeId]], Route | None]
+"""The general search, for spans that overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A route kept ready, and the share of the load that the plan gives it."""
+
+    route: Route
+    weight: float
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """Its nodes in order."""
+        return tuple(stage.node_id for stage in self.route)
+
+
+class Chains:
+    """Up to CHAINS_MAX chains over one board."""
+
+    def __init__(self, board: Board, chains: Sequence[Chain]) -> None:
+        self._board = board
+        self.all: tuple[Chain, ...] = tuple(chains[:CHAINS_MAX])
+        self._indices = [
+            [i for s in c.route if (i := board.index(s.node_id)) is not None] for c in self.all
+        ]
+        self._trips = [board.trip(indices) for indices in self._indices]
+        self._of_row: dict[int, list[int]] = {}
+        for c, indices in enumerate(self._indices):
+            for i in indices:
+                self._of_row.setdefault(i, []).append(c)
+        self._whole = [
+            all(board.candidates[i].span == s.span for i, s in zip(own, c.route, strict=True))
+            for own, c in zip(self._indices, self.all, strict=True)
+        ]
+        self._sums: list[Row] = [self._sum(c) for c in range(len(self.all))]
+        self._credits = [0.0] * len(self.all)
+
+    def update(self, index: int) -> None:
+        """The board's row `index` changed: so did the chains over it."""
+        for c in self._of_row.get(index, ()):
+            self._sums[c] = self._sum(c)
+
+    def prices(self, query: Query) -> list[float]:
+        """Milliseconds to the last expected token, by chain; infinite where KV is short."""
+        prompt, new = query.prompt_tokens, max(1, query.new_tokens)
+        need = min(KV_CAP_TOKENS, query.kv_tokens)
+        return [f + p * prompt + s * new if kv >= need else INFINITE for f, p, s, kv in self._sums]
+
+    def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
+        """Take chains over `excluded` out of `totals`."""
+        for node_id in excluded:
+            index = self._board.index(node_id)
+            for c in self._of_row.get(index, ()) if index is not None else ():
+                totals[c] = INFINITE
+
+    def turn(self, totals: Sequence[float]) -> int | None:
+        """Whose turn it is among the cheapest and those near it; None: no chain has room.
+
+        Smooth weighted round robin: everyone near earns its weight, the richest is taken and pays
+        for all, so that shares follow the plan without bursts.
+        """
+        if not totals:
+            return None
+        least = min(totals)
+        if least == INFINITE:
+            return None
+        most = least * NEAR
+        earned, chosen = 0.0, -1
+        credits_, chains = self._credits, self.all
+        for c, total in enumerate(totals):
+            if total <= most:
+                weight = chains[c].weight
+                credits_[c] += weight
+                earned += weight
+                if chosen < 0 or credits_[c] > credits_[chosen]:
+                    chosen = c
+        credits_[chosen] -= earned
+        return chosen
+
+    def figures(self, c: int, query: Query) -> tuple[float, float]:
+        """Expected ms to the first token, and per token after it."""
+        fixed, per_prompt, per_new, _ = self._sums[c]
+        return fixed + per_prompt * query.prompt_tokens + per_new, per_new
+
+    def prefill_ms(self, c: int, tokens: int) -> float:
+        """What running `tokens` of a prompt takes on chain `c`."""
+        return self._sums[c][1] * tokens
+
+    def _sum(self, c: int) -> Row:
+        fixed, per_prompt, per_new = self._trips[c]
+        free = KV_CAP_TOKENS
+        rows = self._board.rows
+        is_whole = self._whole[c]
+        for at, i in enumerate(self._indices[c]):
+            own = rows[i] if is_whole else self._board.part(i, self.all[c].route[at].span)
+            fixed += own[0]
+            per_prompt += own[1]
+            per_new += own[2]
+            if own[3] < free:
+                free = own[3]
+        return (fixed, per_prompt, per_new, free)
+
+
+def find_chains(
+    board: Board,
+    query: Query,
+    *,
+    planned: Sequence[tuple[Sequence[NodeId], float]] = (),
+    stitch: Stitch | None = None,
+) -> list[Chain]:
+    """Planned chains first, then the cheapest that share no node, then one over each node that
+    still has none, then for each node the cheapest that goes round it.
+
+    `query` is a typical one; `stitch` is asked where spans overlap.
+    """
+    anyone = replace(query, kv_tokens=0)
+    found: dict[Route, float] = {}
+    for node_ids, weight in planned:
+        route = whole_route(board, node_ids, query.spec.num_layers)
+        if route is not None and weight > 0.0:
+            found.setdefault(route, weight)
+    default = min(found.values(), default=1.0)
+
+    def search(excluded: Collection[NodeId]) -> Route | None:
+        if stitch is not None:
+            return stitch(anyone, excluded)
+        best = board.best(anyone, excluded)
+        return board.route(best.path) if best is not None else None
+
+    used = {stage.node_id for route in found for stage in route}
+    while len(found) < CHAINS_MAX:
+        route = search(used)
+        if route is None:
+            break
+        found.setdefault(route, default)
+        used.update(stage.node_id for stage in route)
+    for candidate in board.candidates:
+        if len(found) >= CHAINS_MAX:
+            break
+        if candidate.node_id not in used:
+            route = search(_alike(board, candidate))
+            if route is not None:
+                found.setdefault(route, default)
+                used.update(stage.node_id for stage in route)
+    for route in list(found):
+        for stage in route:
+            if len(found) >= CHAINS_MAX:
+                break
+            other = search({stage.node_id})
+            if other is not None:
+                found.setdefault(other, default)
+    return [Chain(route, weight) for route, weight in found.items()]
+
+
+def _alike(board: Board, candidate: Candidate) -> set[NodeId]:
+    """All others that hold the same layers."""
+    return {
+        c.node_id
+        for c in board.candidates
+        if c.span == candidate.span and c.node_id != candidate.node_id
+    }
+
+
+def whole_route(board: Board, node_ids: Sequence[NodeId], num_layers: int) -> Route | None:
+    """The stages of nodes that run all they hold, or None where they do not fit together now."""
+    stages: list[Stage] = []
+    at = 0
+    for node_id in node_ids:
+        index = board.index(node_id)
+        if index is None:
+            return None
+        candidate = board.candidates[index]
+        if candidate.span.start != at:
+            return None
+        at = candidate.span.end
+        stages.append(Stage(node_id, candidate.incarnation, candidate.span))
+    return tuple(stages) if at == num_layers else None

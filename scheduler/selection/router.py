@@ -1,0 +1,172 @@
+"""Phase 2 of one model: chains kept ready, the exact search behind them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from plait.types import ModelSpec, NodeId, Route
+from scheduler.cost import Links
+from scheduler.selection.affinity import ChainKey, two_choices
+from scheduler.selection.board import Board
+from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.chains import (
+    TYPICAL_NEW_TOKENS,
+    TYPICAL_PROMPT_TOKENS,
+    Chain,
+    Chains,
+    find_chains,
+)
+from scheduler.selection.decision import Decision, How
+from scheduler.selection.groups import INFINITE
+from scheduler.selection.shortest import IsBlocked, select_route
+
+Planned = Sequence[tuple[Sequence[NodeId], float]]
+"""The plan's chains and the share of the load each is to take."""
+NOBODY: Final[frozenset[NodeId]] = frozenset()
+
+
+class Router:
+    """Nodes that serve a model, prepared for many requests.
+
+    Rebuilt when nodes come, go or move, or hops are measured anew; told of loads one by one.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        links: Links,
+        *,
+        spec: ModelSpec,
+        hop_bytes: int,
+        planned: Planned = (),
+    ) -> None:
+        self._spec = spec
+        self._links = links
+        self._board = Board(candidates, links, num_layers=spec.num_layers, hop_bytes=hop_bytes)
+        self._is_aligned = self._board.is_aligned
+        typical = Query(
+            spec=spec,
+            prompt_tokens=TYPICAL_PROMPT_TOKENS,
+            new_tokens=TYPICAL_NEW_TOKENS,
+            kv_tokens=0,
+            hop_bytes=hop_bytes,
+        )
+        stitch = None if self._is_aligned else self._stitch
+        found = find_chains(self._board, typical, planned=planned, stitch=stitch)
+        self._chains = Chains(self._board, found)
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Nodes as they were last told of."""
+        return self._board.candidates
+
+    @property
+    def chains(self) -> Chains:
+        """What is kept ready."""
+        return self._chains
+
+    def update(self, candidate: Candidate) -> bool:
+        """News of a node's load. False: a new router is due."""
+        index = self._board.update(candidate)
+        if index is None:
+            return False
+        self._chains.update(index)
+        return True
+
+    def route(
+        self,
+        query: Query,
+        excluded: Collection[NodeId] = NOBODY,
+        *,
+        is_blocked: IsBlocked | None = None,
+        held_tokens: Mapping[ChainKey, int] | None = None,
+    ) -> Decision | None:
+        """A chain with room on every stage, or None where no chain has. Reserves nothing.
+
+        `held_tokens` is what chains hold of the prompt (PrefixIndex). Where hops are blocked the
+        ready chains are taken if theirs are free.
+        """
+        chains = self._chains
+        totals = chains.prices(query)
+        if excluded:
+            chains.without(totals, excluded)
+        if is_blocked is not None:
+            self._drop_blocked(totals, is_blocked)
+        chosen = chains.turn(totals)
+        if chosen is None:
+            return self._search(query, excluded, is_blocked, totals)
+        how = How.CHAIN
+        if held_tokens:
+            saved = self._saved_ms(held_tokens, totals)
+            chosen, is_affine = two_choices(totals, saved, chosen)
+            how = How.AFFINITY if is_affine else How.CHAIN
+        ttft_ms, token_ms = chains.figures(chosen, query)
+        return Decision(
+            how=how,
+            route=chains.all[chosen].route,
+            total_ms=totals[chosen],
+            ttft_ms=ttft_ms,
+            token_ms=token_ms,
+            chains=chains.all,
+            totals=tuple(totals),
+            num_excluded=len(excluded),
+        )
+
+    def exact(
+        self,
+        query: Query,
+        excluded: Collection[NodeId] = NOBODY,
+        is_blocked: IsBlocked | None = None,
+    ) -> tuple[Route, float] | None:
+        """The cheapest chain of all, and its milliseconds."""
+        if self._is_aligned and is_blocked is None:
+            found = self._board.best(query, excluded)
+            return (self._board.route(found.path), found.total_ms) if found is not None else None
+        able = [c for c in self._board.candidates if c.node_id not in excluded]
+        choice = select_route(able, query, self._links, is_blocked=is_blocked)
+        return (choice.route, choice.total_ms) if choice is not None else None
+
+    def _search(
+        self,
+        query: Query,
+        excluded: Collection[NodeId],
+        is_blocked: IsBlocked | None,
+        totals: list[float],
+    ) -> Decision | None:
+        found = self.exact(query, excluded, is_blocked)
+        if found is None:
+            return None
+        route, total_ms = found
+        chain = Chains(self._board, [Chain(route, 1.0)])
+        ttft_ms, token_ms = chain.figures(0, query)
+        return Decision(
+            how=How.SEARCH,
+            route=route,
+            total_ms=total_ms,
+            ttft_ms=ttft_ms,
+            token_ms=token_ms,
+            chains=self._chains.all,
+            totals=tuple(totals),
+            num_excluded=len(excluded),
+        )
+
+    def _stitch(self, query: Query, excluded: Collection[NodeId]) -> Route | None:
+        able = [c for c in self._board.candidates if c.node_id not in excluded]
+        # Room is looked at when a request comes.
+        choice = select_route(able, query, self._links)
+        return choice.route if choice is not None else None
+
+    def _drop_blocked(self, totals: list[float], is_blocked: IsBlocked) -> None:
+        for c, chain in enumerate(self._chains.all):
+            ids = chain.node_ids
+            ring = zip(ids, ids[1:] + ids[:1], strict=True)
+            if totals[c] < INFINITE and any(a != b and is_blocked(a, b) for a, b in ring):
+                totals[c] = INFINITE
+
+    def _saved_ms(
+        self, held_tokens: Mapping[ChainKey, int], totals: Sequence[float]
+    ) -> dict[int, float]:
+        return {
+            c: self._chains.prefill_ms(c, held_tokens[chain.node_ids])
+            for c, chain in enumerate(self._chains.all)
+            if totals[c] < INFINITE and chain.node_ids in held_tokens
+        }
