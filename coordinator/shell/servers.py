@@ -12,6 +12,7 @@ import uvicorn
 from grpc import aio
 from starlette.types import ASGIApp
 
+from coordinator.shell.plain_errors import PlainErrors
 from plait.errors import ConfigError
 from plait.log import get
 from plait.wire.channel import FRAME_BYTES_MAX, server_options
@@ -69,7 +70,9 @@ class GrpcDoor:
     ) -> None:
         check_free(host, port, flag=flag)
         self._server = aio.server(
-            options=server_options(message_bytes_max), maximum_concurrent_rpcs=calls_max
+            interceptors=(PlainErrors(),),
+            options=server_options(message_bytes_max),
+            maximum_concurrent_rpcs=calls_max,
         )
         literal = f"[{host}]" if ":" in host else host
         try:
