@@ -39,7 +39,9 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 class Control(control_pb2_grpc.ControlServiceServicer):
     """Reads one report."""
 
-    async def Attach(self, _: object, context: "aio.ServicerContext[object, object]") -> None:
+    async def Attach(  # type: ignore[override]
+        self, _: object, context: "aio.ServicerContext[object, object]"
+    ) -> None:
         await context.read()
         await context.write(control_pb2.NodeCommand())
 
