@@ -13,6 +13,7 @@ from node.engine.batcher import Batcher
 from node.engine.device import Device
 from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
 from node.engine.measure import measure_device, measure_layer
+from node.engine.patience import Patience
 from node.engine.sequence import StepItem
 from node.ports import (
     DeviceReport,
@@ -32,14 +33,11 @@ _IDLE_WAIT_S = 1.0
 _STEP_TOKENS_MAX = {"cpu": 256, "cuda": 2048}
 """Prefill rows of a step: more than saturate the device, few enough for the decodes beside them."""
 
-_COMPANIONS_MAX = {"cpu": 8, "cuda": 64}
-"""Rows up to which a decode step takes about as long as one row: groups of these stay together."""
+_GROUP_MAX = {"cpu": 6, "cuda": 64}
+"""Rows up to which a decode step takes about as long as for one: requests up to here share steps;
+beyond, several groups keep several stages busy."""
 
-_COMPANION_SHARE = 0.5
-_LINGER_SHARE = 0.03
 _LINGER_MS_MAX = 15.0
-"""A step waits at most these shares of a step's time, and never longer than the last: for works of
-sequences that shared a step with one that is ready, and for works of any open sequence."""
 
 _STAGE_MS_KEPT = 0.9
 """Share of the old value when a step's time is averaged into `stage_ms`."""
@@ -79,12 +77,14 @@ class ThreadedEngineHost:
             step_tokens_max=step_tokens_max,
         )
         self._num_threads = num_threads
-        self._linger_ms_max = linger_ms_max
         self._now_ns = now_ns
         self._batcher = Batcher(
             step_tokens_max=step_tokens_max,
             queue_tokens_max=queue_tokens_max,
-            companions_max=_COMPANIONS_MAX[device.kind],
+            companions_max=_GROUP_MAX[device.kind],
+        )
+        self._patience = Patience(
+            self._batcher, group_max=_GROUP_MAX[device.kind], limit_ms=linger_ms_max
         )
         self._wake = threading.Condition()
         self._jobs: deque[Callable[[], None]] = deque()
@@ -167,6 +167,7 @@ class ThreadedEngineHost:
         """As the port says; also raises UnavailableError (span not held) and FrameError."""
         with self._wake:
             self._batcher.open(sequence)
+            self._patience.sequence_opened(self._steps_total)
 
     def close(self, request_id: RequestId, epoch: int) -> None:
         with self._wake:
@@ -252,22 +253,15 @@ class ThreadedEngineHost:
         self._drop()
 
     def _linger(self) -> None:
-        """Wait a moment for works that are about to come; the lock is held.
+        """Wait for works that are about to come, as `Patience` says; the lock is held."""
+        if not self._batcher.has_work:
+            return
+        for expecting, limit_s in self._patience.waits(self._stage_ms, self._steps_total):
+            if limit_s > 0 and expecting():
+                self._wake.wait_for(self._until(expecting), timeout=limit_s)
 
-        Works of one step come back one by one. Without this, the first one back would be run alone,
-        the others after it, and so on for ever: two steps where one would do. Sequences that shared
-        a step are waited for longer than others; who does not come is not waited for again.
-        """
-        self._wait_while(self._batcher.expects_companions, _COMPANION_SHARE)
-        self._wait_while(self._batcher.expects_more, _LINGER_SHARE)
-
-    def _wait_while(self, expecting: Callable[[], bool], share: float) -> None:
-        """Wait until `expecting` ends, at most `share` of a step's time."""
-        linger_s = min(self._linger_ms_max, share * self._stage_ms) / 1e3
-        if linger_s > 0 and expecting():
-            self._wake.wait_for(
-                lambda: self._stopping or self._jobs or not expecting(), timeout=linger_s
-            )
+    def _until(self, expecting: Callable[[], bool]) -> Callable[[], bool]:
+        return lambda: self._stopping or bool(self._jobs) or not expecting()
 
     def _step(self, runner: StepRunner, items: list[StepItem]) -> None:
         started_ns = self._now_ns()

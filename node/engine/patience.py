@@ -1,0 +1,56 @@
+"""How long a step waits for works that are about to come.
+
+A decode step takes about as long for a few rows as for one, so few requests should share their
+steps. Works of one step come back one by one; who starts with the first runs it alone, the others
+after it, and so on for ever. So a step waits: half a step's time for sequences that shared the last
+one, a moment for any other open sequence, and now and then long enough for a whole round of the
+ring, so that groups that never meet become one. What fails is tried less and less often.
+"""
+
+from collections.abc import Callable, Iterator
+
+from node.engine.batcher import Batcher
+
+Wait = tuple[Callable[[], bool], float]
+"""Wait while the first says True, at most so many seconds."""
+
+_COMPANION_STEPS = 0.5
+_ANY_STEPS = 0.03
+_MERGE_STEPS = 6.0
+"""Longest waits as multiples of a step's time."""
+
+_MERGE_LIMIT_FACTOR = 10.0
+_FIRST_MERGE_AFTER_STEPS = 8
+_MERGE_AFTER_STEPS_MAX = 1024
+
+
+class Patience:
+    """Decides the waits before a step. `limit_ms` bounds each; merging may take ten times that."""
+
+    def __init__(self, batcher: Batcher, *, group_max: int, limit_ms: float) -> None:
+        self._batcher = batcher
+        self._group_max = group_max
+        self._limit_ms = limit_ms
+        self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS
+        self._merge_at_step = _FIRST_MERGE_AFTER_STEPS
+
+    def sequence_opened(self, step: int) -> None:
+        """Somebody new: after its first steps it is worth while to try merging again."""
+        self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS
+        self._merge_at_step = step + _FIRST_MERGE_AFTER_STEPS
+
+    def waits(self, stage_ms: float, step: int) -> Iterator[Wait]:
+        """The waits before a step, one after the other; `stage_ms` is what steps take."""
+        batcher = self._batcher
+        yield batcher.expects_companions, self._bounded_s(_COMPANION_STEPS * stage_ms, 1.0)
+        if batcher.num_sequences > self._group_max or step < self._merge_at_step:
+            yield batcher.expects_more, self._bounded_s(_ANY_STEPS * stage_ms, 1.0)
+        elif batcher.expects_more():
+            limit = self._bounded_s(_MERGE_STEPS * stage_ms, _MERGE_LIMIT_FACTOR)
+            yield batcher.expects_more, limit
+            if batcher.expects_more():
+                self._merge_after_steps = min(2 * self._merge_after_steps, _MERGE_AFTER_STEPS_MAX)
+            self._merge_at_step = step + self._merge_after_steps
+
+    def _bounded_s(self, wait_ms: float, limit_factor: float) -> float:
+        return min(wait_ms, limit_factor * self._limit_ms) / 1e3

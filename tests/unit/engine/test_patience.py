@@ -1,0 +1,69 @@
+"""Waiting for late works: briefly, for those who come; ever less often for those who do not."""
+
+from itertools import pairwise
+
+from node.engine.batcher import Batcher
+from node.engine.patience import Patience
+from plait.types import RequestId
+from tests.unit.engine.test_batcher import HELD, SPEC, opened, work
+
+STAGE_MS = 10.0
+
+
+def make(names: str, *, group_max: int = 6) -> tuple[Batcher, Patience]:
+    batcher = Batcher(step_tokens_max=8, queue_tokens_max=64)
+    batcher.hold(SPEC, HELD)
+    for name in names:
+        batcher.open(opened(name, kv_tokens=10))
+    return batcher, Patience(batcher, group_max=group_max, limit_ms=15.0)
+
+
+def waited_s(patience: Patience, step: int, stage_ms: float = STAGE_MS) -> list[float]:
+    """How long a step would wait if nobody came."""
+    return [limit_s for expecting, limit_s in patience.waits(stage_ms, step) if expecting()]
+
+
+def test_a_lone_sequence_is_never_delayed() -> None:
+    batcher, patience = make("a")
+    batcher.submit(work("a"))
+    assert all(waited_s(patience, step) == [] for step in range(50))
+
+
+def test_companions_are_worth_half_a_step_others_a_moment() -> None:
+    batcher, patience = make("ab")
+    batcher.submit(work("a"))
+    assert waited_s(patience, 0) == [0.03 * STAGE_MS / 1e3]
+    batcher.submit(work("b"))
+    batcher.take()
+    batcher.submit(work("a", 1))
+    assert waited_s(patience, 1) == [0.5 * STAGE_MS / 1e3, 0.03 * STAGE_MS / 1e3]
+
+
+def test_no_wait_exceeds_its_bound() -> None:
+    batcher, patience = make("ab")
+    for name in "ab":
+        batcher.submit(work(name))
+    batcher.take()
+    batcher.submit(work("a", 1))
+    assert waited_s(patience, 100, stage_ms=1e6) == [0.015, 0.15]
+
+
+def test_groups_are_merged_rarely_and_ever_more_rarely_in_vain() -> None:
+    batcher, patience = make("ab")
+    batcher.submit(work("a"))
+    long_s = 6 * STAGE_MS / 1e3
+    tried = [step for step in range(3000) if long_s in waited_s(patience, step)]
+    gaps = [b - a for a, b in pairwise(tried)]
+    assert tried[0] == 8 and gaps == sorted(gaps) and gaps[:3] == [16, 32, 64]
+    assert max(gaps) == 1024
+    patience.sequence_opened(3000)
+    again = [step for step in range(3000, 3030) if long_s in waited_s(patience, step)]
+    assert again == [3008, 3024]
+
+
+def test_many_sequences_are_not_merged() -> None:
+    batcher, patience = make("abc", group_max=2)
+    batcher.submit(work("a"))
+    assert all(max(waited_s(patience, step)) < 0.001 for step in range(100))
+    batcher.close(RequestId("c"), 1)
+    assert max(waited_s(patience, 101)) == 6 * STAGE_MS / 1e3
