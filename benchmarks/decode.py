@@ -22,8 +22,8 @@ from plait.models import load_spec, pull, resolve
 NUM_REQUESTS = (1, 4)
 PROMPT = [1, 4093, 198, 22045, 288, 253, 28, 3056, 338, 597, 253, 5356, 5646, 11173, 3365, 30]
 
-Rates = dict[str, dict[int, float]]
-"""Median tokens per second by contender and number of requests."""
+Rates = dict[str, dict[int, list[float]]]
+"""Tokens per second of each round, by contender and number of requests."""
 
 BARS = {
     "engine / transformers, 1 request": 1.15,
@@ -48,7 +48,7 @@ async def start_contenders(model_name: str, num_threads: int, num_nodes: int) ->
 
 async def measure(contenders: Sequence[Contender], *, num_tokens: int, repeats: int) -> Rates:
     """Interleaved runs. Raises RuntimeError where a contender draws other ids than the first."""
-    samples: dict[str, dict[int, list[float]]] = {
+    rates: Rates = {
         contender.name: {count: [] for count in NUM_REQUESTS} for contender in contenders
     }
     expected: list[int] | None = None
@@ -60,32 +60,42 @@ async def measure(contenders: Sequence[Contender], *, num_tokens: int, repeats: 
                 if any(ids != expected for ids in decoded.token_ids):
                     raise RuntimeError(f"{contender.name} drew other tokens: {decoded.token_ids}")
                 if repeat > 0:
-                    samples[contender.name][count].append(decoded.tokens_per_s)
+                    rates[contender.name][count].append(decoded.tokens_per_s)
+    return rates
+
+
+def medians(rates: Rates) -> dict[str, dict[int, float]]:
+    """Median rates over the rounds."""
     return {
-        name: {count: statistics.median(rates) for count, rates in by_count.items()}
-        for name, by_count in samples.items()
+        name: {count: statistics.median(values) for count, values in by_count.items()}
+        for name, by_count in rates.items()
     }
 
 
 def ratios(rates: Rates) -> dict[str, float]:
-    """What the bars are about."""
+    """What the bars are about: medians of each round's ratio, since a round's runs are neighbours
+    in time and share what else the machine was doing."""
     transformers, engine, *ring = rates.values()
     one, four = NUM_REQUESTS
     found = {
-        "engine / transformers, 1 request": engine[one] / transformers[one],
-        "engine, 4 requests / 1 request": engine[four] / engine[one],
+        "engine / transformers, 1 request": _ratio(engine[one], transformers[one]),
+        "engine, 4 requests / 1 request": _ratio(engine[four], engine[one]),
     }
     if ring:
-        found["ring / engine, 1 request"] = ring[0][one] / engine[one]
-        found["ring, 4 requests / 1 request"] = ring[0][four] / ring[0][one]
+        found["ring / engine, 1 request"] = _ratio(ring[0][one], engine[one])
+        found["ring, 4 requests / 1 request"] = _ratio(ring[0][four], ring[0][one])
     return found
+
+
+def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def show(rates: Rates, found: dict[str, float]) -> None:
     """Print both tables."""
     console = Console()
     table = Table("tokens/s, fp32, greedy", *(f"{count} request(s)" for count in NUM_REQUESTS))
-    for name, by_count in rates.items():
+    for name, by_count in medians(rates).items():
         table.add_row(name, *(f"{by_count[count]:.1f}" for count in NUM_REQUESTS))
     console.print(table)
     judged = Table("ratio", "measured", "bar")
@@ -112,7 +122,8 @@ async def run(arguments: argparse.Namespace) -> None:
             "num_threads": arguments.threads,
             "num_nodes": arguments.nodes,
             "repeats": arguments.repeats,
-            "tokens_per_s": rates,
+            "tokens_per_s": medians(rates),
+            "tokens_per_s_by_round": rates,
             "ratios": found,
             "bars": BARS,
         }
