@@ -5,15 +5,21 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.clock import SystemClock
+from plait.errors import ConfigError
+
 if TYPE_CHECKING:
+    from plait.cli.plan_fields import Table
     from plait.cli.plan_pool import Pool
     from plait.types import ModelSpec
     from scheduler.allocation import Allocation
+    from scheduler.planning.ground import Wish
 
 app = typer.Typer(
     help="Plan a pool of nodes on paper: who would hold which layers, and how fast it would be.",
@@ -23,23 +29,116 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def run(
-    pool: Annotated[Path, typer.Argument(help="TOML or JSON; fields in docs/scheduling.md.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A name, a hub repository, a folder or a file.")
+    file: Annotated[
+        Path,
+        typer.Argument(help="A pool or a cluster, TOML or JSON; fields in docs/scheduling.md."),
     ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="A name, a hub repository, a folder or a file; or one of FILE's."
+        ),
+    ] = None,
+    stages_max: Annotated[
+        int | None, typer.Option("--max-stages", min=1, help="Stages of a chain at most.")
+    ] = None,
+    slo_tpot_ms: Annotated[
+        float | None, typer.Option(min=0.001, help="Milliseconds per token at most.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the placements there, as JSON.")] = None,
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="KV slots on every node. [default: the pool's]")
     ] = None,
     time_limit_s: Annotated[float, typer.Option(min=0.1, help="For the solver.")] = 10.0,
+    is_explained: Annotated[
+        bool, typer.Option("--explain", help="Say why each node got its layers.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Plan a pool of nodes on paper: who would hold which layers, and how fast it would be."""
-    from plait.cli.plan_pool import read_pool
+    from plait.cli.plan_cluster import is_cluster
+    from plait.cli.plan_fields import read_table
+    from plait.cli.plan_nominal import is_nominal
+    from scheduler.planning.ground import Wish
+
+    table = read_table(file)
+    wish = Wish(
+        stages_max=stages_max,
+        tpot_s_max=None if slo_tpot_ms is None else slo_tpot_ms / 1e3,
+        time_limit_s=time_limit_s,
+    )
+    shown = Shown(as_json=as_json, is_explained=is_explained, out=out)
+    if is_cluster(table):
+        _plan_cluster(table, file, wish, shown)
+    elif is_nominal(table):
+        _plan_nominal(table, file, model, wish, shown)
+    else:
+        _plan_own(table, file, model, kv_tokens, wish, shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a plan is shown."""
+
+    as_json: bool
+    is_explained: bool
+    out: Path | None
+
+
+def _plan_cluster(table: "Table", file: Path, wish: "Wish", shown: Shown) -> None:
+    from rich.console import Console
+
+    from plait.cli.plan_cluster import read_cluster
+    from plait.cli.plan_view import cluster_file, cluster_json, show_cluster
+    from scheduler.planning.cluster_plan import plan_cluster
+
+    if wish.tpot_s_max is not None:
+        raise ConfigError("a cluster's file has no token times: --slo-tpot-ms is for pools")
+    cluster = read_cluster(table, str(file))
+    with _solver_output_to_stderr(), _Watch() as watch:
+        plan = plan_cluster(cluster, wish)
+    _write(shown.out, cluster_file(cluster, plan))
+    if shown.as_json:
+        print(json.dumps(cluster_json(cluster, plan, watch.passed_ms), indent=1))
+    else:
+        show_cluster(Console(), cluster, plan, watch.passed_ms, is_explained=shown.is_explained)
+
+
+def _plan_nominal(
+    table: "Table", file: Path, model: str | None, wish: "Wish", shown: Shown
+) -> None:
+    from rich.console import Console
+
+    from plait.cli.plan_nominal import read_nominal
+    from plait.cli.plan_view import pool_file, pool_json, show_pool
+    from scheduler.planning.pool import plan_pool
+
+    pool = read_nominal(table, str(file), model)
+    with _solver_output_to_stderr(), _Watch() as watch:
+        plan = plan_pool(pool.ground, wish)
+    _write(shown.out, pool_file(pool, plan))
+    if shown.as_json:
+        print(json.dumps(pool_json(pool, plan, watch.passed_ms), indent=1))
+    else:
+        show_pool(Console(), pool, plan, watch.passed_ms, is_explained=shown.is_explained)
+
+
+def _plan_own(
+    table: "Table",
+    file: Path,
+    model: str | None,
+    kv_tokens: int | None,
+    wish: "Wish",
+    shown: Shown,
+) -> None:
+    from plait.cli.plan_pool import pool_of
     from plait.models.naming import resolve
     from plait.models.opening import load_spec
     from scheduler.allocation import AllocationProblem, allocate
 
-    described = read_pool(pool)
+    described = pool_of(table, file)
+    if model is None:
+        raise ConfigError("which model? Name one with --model")
     spec = load_spec(resolve(model))
     problem = AllocationProblem(
         models=(spec,),
@@ -47,14 +146,39 @@ def run(
         kv_tokens_min=kv_tokens if kv_tokens is not None else described.kv_tokens,
         wire_dtype=described.wire_dtype,
         rtt_ms=described.rtt_ms,
-        time_limit_s=time_limit_s,
+        time_limit_s=wish.time_limit_s,
     )
     with _solver_output_to_stderr():
         plan = allocate(problem)
-    if as_json:
+    _write(shown.out, plan_json(plan))
+    if shown.as_json:
         print(json.dumps(plan_json(plan), indent=1))
     else:
         _show(plan, spec, described)
+
+
+class _Watch:
+    """Measures a block."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self.passed_ms = 0
+
+    def __enter__(self) -> "_Watch":
+        self._started_ms = self._clock.monotonic_ms()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.passed_ms = self._clock.monotonic_ms() - self._started_ms
+
+
+def _write(path: Path | None, content: dict[str, object]) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
 
 
 def plan_json(plan: "Allocation") -> dict[str, object]:

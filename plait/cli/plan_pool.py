@@ -1,13 +1,11 @@
 """Reads a pool of nodes from a TOML or JSON file; docs/scheduling.md lists the fields."""
 
-import json
-import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from plait.cli.plan_fields import Table, number, read_table
 from plait.errors import ConfigError
 from plait.types import DType, NodeId, NodeProfile
 
@@ -28,7 +26,6 @@ NODE_FIELDS: Final = frozenset(
     }
 )
 POOL_FIELDS: Final = frozenset({"nodes", "regions", "kv_tokens", "wire_dtype"})
-Table = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +40,11 @@ class Pool:
 
 def read_pool(path: Path) -> Pool:
     """The pool described by `path`. Raises ConfigError that names the field."""
-    table = _read(path)
+    return pool_of(read_table(path), path)
+
+
+def pool_of(table: Table, path: Path) -> Pool:
+    """The pool described by a file's table. Raises ConfigError that names the field."""
     _refuse_unknown(table, POOL_FIELDS, str(path))
     entries = table.get("nodes")
     if not isinstance(entries, list) or not entries:
@@ -64,20 +65,9 @@ def read_pool(path: Path) -> Pool:
     return Pool(
         nodes=tuple(nodes),
         rtt_ms=tuple(_pairs(table.get("regions", {}), regions, str(path))),
-        kv_tokens=int(_number(table, "kv_tokens", 2_048, str(path))),
+        kv_tokens=int(number(table, "kv_tokens", str(path), 2_048)),
         wire_dtype=_dtype(table, "wire_dtype", str(path)),
     )
-
-
-def _read(path: Path) -> Table:
-    try:
-        text = path.read_text("utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the pool {path} cannot be read: {error}") from error
-    if not isinstance(table, dict):
-        raise ConfigError(f"the pool {path} is not a table")
-    return table
 
 
 def _profiles(entry: Table, where: str) -> Iterator[tuple[NodeProfile, str]]:
@@ -88,7 +78,7 @@ def _profiles(entry: Table, where: str) -> Iterator[tuple[NodeProfile, str]]:
         raise ConfigError(f"{where}: it needs a `name`")
     if "memory_gib" not in entry:
         raise ConfigError(f"{where}: it needs `memory_gib`, what the node may use")
-    count = int(_number(entry, "count", 1, where))
+    count = int(number(entry, "count", where, 1))
     region = entry.get("region", "")
     if not isinstance(region, str):
         raise ConfigError(f"{where}: `region` is a name")
@@ -103,13 +93,13 @@ def _profile(entry: Table, name: str, where: str) -> NodeProfile:
         display_name=name,
         device_kind="planned",
         device_name=name,
-        memory_bytes=int(_number(entry, "memory_gib", 0, where) * GIB),
-        memory_bytes_per_s=_number(entry, "memory_gb_per_s", 400, where) * 1e9,
-        flops_per_s=_number(entry, "tflops", 40, where) * 1e12,
+        memory_bytes=int(number(entry, "memory_gib", where, 0) * GIB),
+        memory_bytes_per_s=number(entry, "memory_gb_per_s", where, 400) * 1e9,
+        flops_per_s=number(entry, "tflops", where, 40) * 1e12,
         compute_dtype=_dtype(entry, "dtype", where),
-        coordinator_rtt_ms=_number(entry, "rtt_ms", 30, where),
-        up_bytes_per_s=_number(entry, "up_mbit_per_s", 50, where) * 125_000,
-        down_bytes_per_s=_number(entry, "down_mbit_per_s", 200, where) * 125_000,
+        coordinator_rtt_ms=number(entry, "rtt_ms", where, 30),
+        up_bytes_per_s=number(entry, "up_mbit_per_s", where, 50) * 125_000,
+        down_bytes_per_s=number(entry, "down_mbit_per_s", where, 200) * 125_000,
         timings=(),
         addresses=(),
     )
@@ -132,16 +122,7 @@ def _pairs(
             one, two = regions[a], regions[b]
             key = f"{one}|{two}" if f"{one}|{two}" in table else f"{two}|{one}"
             if key in table:
-                yield (a, b), _number(table, key, 0, where)
-
-
-def _number(table: Table, name: str, default: float, where: str) -> float:
-    value = table.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{where}: `{name}` is not a number")
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{where}: `{name}` must be above 0")
-    return float(value)
+                yield (a, b), number(table, key, where, 0)
 
 
 def _dtype(table: Table, name: str, where: str) -> DType:

@@ -1,0 +1,109 @@
+"""The replica-pattern ILP, through PuLP: HiGHS first, CBC behind it.
+
+    max  sum X_p y_p    s.t.  sum_p a_cp y_p <= N_c for every class c,  y integer >= 0
+
+Its LP relaxation is the bound that is reported, its duals say what one more node is worth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pulp
+
+from scheduler.planning.kinds import MachineClass
+from scheduler.planning.patterns import Pattern
+
+SOLVERS: Final = ("HiGHS", "PULP_CBC_CMD")
+
+
+class NoSolverError(Exception):
+    """No solver gave a usable answer; the message says what each of them said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How often each pattern is used; `prices` are the LP's duals per class, tokens/s a node."""
+
+    uses: tuple[int, ...]
+    lp_bound: float
+    prices: tuple[float, ...]
+    solver: str
+    status: str
+
+
+def pack(
+    patterns: Sequence[Pattern],
+    classes: Sequence[MachineClass],
+    *,
+    time_limit_s: float,
+    solvers: Sequence[str] = SOLVERS,
+) -> Packing:
+    """The best packing. Raises NoSolverError."""
+    said: list[str] = []
+    for name in solvers:
+        try:
+            return _pack_with(name, patterns, classes, time_limit_s)
+        except Exception as error:  # a solver's root: whatever it throws, the next one is tried
+            said.append(f"{name}: {error}")
+    raise NoSolverError("; ".join(said))
+
+
+def relax(
+    patterns: Sequence[Pattern], classes: Sequence[MachineClass], *, time_limit_s: float
+) -> tuple[float, tuple[float, ...]]:
+    """The LP's bound and its duals."""
+    program, _, rows = _program(patterns, classes, is_whole=False)
+    program.solve(_solver(SOLVERS[0], time_limit_s, gap=0.0))
+    bound = float(pulp.value(program.objective) or 0.0)
+    prices = [float(row.pi or 0.0) if row is not None else 0.0 for row in rows]
+    return bound, tuple(prices)
+
+
+def _pack_with(
+    name: str, patterns: Sequence[Pattern], classes: Sequence[MachineClass], time_limit_s: float
+) -> Packing:
+    bound, prices = relax(patterns, classes, time_limit_s=time_limit_s)
+    program, uses, _ = _program(patterns, classes, is_whole=True)
+    program.solve(_solver(name, time_limit_s, gap=1e-3))
+    if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        raise NoSolverError(f"status {pulp.LpStatus[program.status]}")
+    return Packing(
+        uses=tuple(round(use.value() or 0.0) for use in uses),
+        lp_bound=bound,
+        prices=prices,
+        solver="highs" if name == "HiGHS" else "cbc",
+        status="optimal" if program.sol_status == pulp.LpSolutionOptimal else "feasible",
+    )
+
+
+def _program(
+    patterns: Sequence[Pattern], classes: Sequence[MachineClass], *, is_whole: bool
+) -> tuple[pulp.LpProblem, list[pulp.LpVariable], list[pulp.LpConstraint | None]]:
+    program = pulp.LpProblem("plait", pulp.LpMaximize)
+    kind = pulp.LpInteger if is_whole else pulp.LpContinuous
+    uses = [pulp.LpVariable(f"y{i:05d}", 0, None, cat=kind) for i in range(len(patterns))]
+    program += pulp.LpAffineExpression(
+        [(use, pattern.rate) for use, pattern in zip(uses, patterns, strict=True)]
+    )
+    terms: list[list[tuple[pulp.LpVariable, float]]] = [[] for _ in classes]
+    for use, pattern in zip(uses, patterns, strict=True):
+        for index, count in pattern.uses().items():
+            terms[index].append((use, count))
+    rows: list[pulp.LpConstraint | None] = []
+    for index, own in enumerate(terms):
+        if not own:
+            rows.append(None)
+            continue
+        row = pulp.LpAffineExpression(own) <= len(classes[index].members)
+        program.addConstraint(row, f"c{index:04d}")
+        rows.append(row)
+    return program, uses, rows
+
+
+def _solver(name: str, time_limit_s: float, *, gap: float) -> pulp.LpSolver:
+    """One thread and a fixed seed: the same question has the same answer."""
+    if name == "HiGHS":
+        return pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, gapRel=gap, random_seed=1)
+    limit = max(1, round(time_limit_s))
+    return pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=limit, gapRel=gap)
