@@ -1,4 +1,8 @@
-"""Child processes of this command line: started with a log, watched, and stopped by their ids."""
+"""Child processes of this command line: started with a log, watched, and stopped by their ids.
+
+Each holds the read end of a pipe as its standard input and stops when that ends, so that none
+outlives a parent that was killed (`plait.cli.lifeline`).
+"""
 
 import contextlib
 import os
@@ -12,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from plait.cli.lifeline import LIFELINE
 from plait.errors import ServiceError
 
 STOP_S: Final = 8.0
@@ -71,10 +76,10 @@ class Children:
         with log_path.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "plait.cli.main", *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", LIFELINE: "1", **environment},
                 start_new_session=True,
             )
         child = Child(name, log_path, process)
@@ -84,6 +89,7 @@ class Children:
     def forget(self, child: Child) -> None:
         """Wait for a child that was ended on purpose, and watch it no more."""
         child.process.wait(STOP_S)
+        _let_go(child.process)
         self.children.remove(child)
 
     def check(self) -> None:
@@ -103,6 +109,8 @@ class Children:
             except subprocess.TimeoutExpired:
                 _signal(child.process, signal.SIGKILL)
                 child.process.wait()
+        for child in self.children:
+            _let_go(child.process)
 
     def __enter__(self) -> Self:
         return self
@@ -119,3 +127,9 @@ class Children:
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Close our end of its standard input."""
+    if process.stdin is not None:
+        process.stdin.close()

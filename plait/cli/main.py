@@ -3,6 +3,7 @@ inside its functions, so that `--help` stays quick."""
 
 import importlib
 import importlib.util
+import os
 import sys
 from typing import Annotated, Final
 
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from plait.cli.lifeline import hold_on
 from plait.errors import PlaitError
 
 GROUPS: Final = ("demo", "coordinator", "node", "ask", "chat", "status", "plan", "model", "token")
@@ -21,9 +23,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _add(part: typer.Typer, name: str) -> None:
+    """A module with commands becomes a group; one that is a single command, that command."""
+    only = part.registered_callback
+    if part.registered_commands or only is None or only.callback is None:
+        app.add_typer(part, name=name)
+    else:
+        app.command(name, short_help=str(part.info.help))(only.callback)
+
+
 for _name in GROUPS:
     if importlib.util.find_spec(f"plait.cli.{_name}") is not None:
-        app.add_typer(importlib.import_module(f"plait.cli.{_name}").app, name=_name)
+        _add(importlib.import_module(f"plait.cli.{_name}").app, _name)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -46,6 +59,8 @@ def _options(
 
 def main() -> None:
     """Entry point: what failed is one line that says what helps, not a traceback."""
+    hold_on()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to our terminal
     try:
         app()
     except PlaitError as error:

@@ -1,0 +1,34 @@
+"""A child of `plait demo` stops when its parent is gone, even a parent that was killed outright."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+LIFELINE: Final = "PLAIT_LIFELINE"
+GRACE_S: Final = 10.0
+
+
+def hold_on() -> None:
+    """Where the parent asked for it: watch standard input, a pipe whose other end it holds.
+
+    When that ends, stop in order, and outright after GRACE_S. The request is not handed on to
+    children of our own.
+    """
+    if os.environ.pop(LIFELINE, None):
+        threading.Thread(target=_watch, args=(0, _stop), name="lifeline", daemon=True).start()
+
+
+def _watch(descriptor: int, stop: Callable[[], None]) -> None:
+    """Block until the other end is closed, then stop."""
+    while os.read(descriptor, 4096):
+        pass
+    stop()
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
