@@ -2,14 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from plait.cli.waiting import told_waits
 from plait.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from plait.sdk import Completion, GenerateOptions
+
+_END: Final = {"length": "cut at max_tokens", "stop": "complete"}
 
 app = typer.Typer(
     help="Ask one question, and watch the answer come.",
@@ -20,7 +23,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def run(
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads standard input.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="[default: the only one]")] = "",
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Whom to ask.", show_default="the only one")
+    ] = "",
     system: Annotated[str, typer.Option(help="A system message before the question.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -39,6 +44,8 @@ def run(
     from plait.sdk import Client
 
     text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise InvalidRequestError("the prompt is empty: plait ask 'Why is the sky blue?'")
     if raw and system:
         raise InvalidRequestError("--system needs the chat template: leave out --raw")
     options: GenerateOptions = {
@@ -54,6 +61,7 @@ def run(
     with (
         Client(address, api_key, ca) as client,
         client.stream(text if raw else turns, **options) as stream,
+        told_waits(stream, _tell),
     ):
         try:
             for delta in stream:
@@ -67,6 +75,12 @@ def run(
             print(figures(stream.result), file=sys.stderr)
 
 
+def _tell(why: str) -> None:
+    """On standard error, so that the answer alone is on standard output."""
+    sys.stdout.flush()
+    print(f"\n(waiting: {why}; Ctrl-C gives up)", file=sys.stderr, flush=True)
+
+
 def figures(answer: "Completion") -> str:
     """One line: the chain, tokens, times and rate of an answer."""
     chain = " → ".join(f"{hop.display_name or hop.node_id} [{hop.span}]" for hop in answer.route)
@@ -74,5 +88,5 @@ def figures(answer: "Completion") -> str:
     return (
         f"{chain} · {answer.prompt_tokens} + {answer.completion_tokens} tokens · first after "
         f"{answer.ttft_ms / 1000:.2f} s · {answer.tokens_per_s:.1f} tokens/s · "
-        f"{answer.finish_reason}{retries}"
+        f"{_END.get(answer.finish_reason, answer.finish_reason)}{retries}"
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plait.cli.ask import figures
+from plait.cli.waiting import told_waits
 from plait.errors import InvalidRequestError, PlaitError, ServiceError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ HELP = "/exit leaves · /reset forgets · Ctrl-C stops an answer"
 
 @app.callback(invoke_without_command=True)
 def run(
-    model: Annotated[str, typer.Option("--model", "-m", help="[default: the only one]")] = "",
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Whom to ask.", show_default="the only one")
+    ] = "",
     system: Annotated[str, typer.Option(help="A system message at the beginning.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -80,6 +83,7 @@ class Conversation:
                 return
             if text == "/reset":
                 self.turns = list(self._opening)
+                self._console.print("forgotten", style="dim")
             elif text == "/help":
                 self._console.print(HELP, style="dim")
             elif text.startswith("/"):
@@ -101,7 +105,10 @@ class Conversation:
             self.turns.pop()
 
     def _answer(self) -> str:
-        with self._client.stream(self.turns, **self._options) as stream:
+        with (
+            self._client.stream(self.turns, **self._options) as stream,
+            told_waits(stream, self._tell),
+        ):
             try:
                 for delta in stream:
                     self._console.print(delta.text, end="", markup=False, soft_wrap=True)
@@ -113,6 +120,9 @@ class Conversation:
             if self._is_verbose:
                 self._console.print(figures(stream.result), style="dim", markup=False)
             return stream.text
+
+    def _tell(self, why: str) -> None:
+        self._console.print(f"\n(waiting: {why}; Ctrl-C gives up)", style="dim", markup=False)
 
 
 def _plain(error: PlaitError) -> str:

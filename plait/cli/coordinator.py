@@ -33,13 +33,16 @@ def run(
         typer.Option(help="Host names or IPs that reach this machine; the first is printed."),
     ] = None,
     database: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL. [default: SQLite in the state folder]")
+        str | None,
+        typer.Option(help="SQLAlchemy URL.", show_default="SQLite in the state folder"),
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Keys, store and journal. [default: under PLAIT_HOME]")
+        Path | None,
+        typer.Option(help="Keys, store and journal.", show_default="under PLAIT_HOME"),
     ] = None,
     mqtt: Annotated[
-        str | None, typer.Option(help="mqtt:// or mqtts:// broker. [default: an embedded one]")
+        str | None,
+        typer.Option(help="mqtt:// or mqtts:// broker.", show_default="an embedded one"),
     ] = None,
     mqtt_listen: Annotated[
         str, typer.Option(help="Where the embedded broker listens (MQTT over TLS).")
