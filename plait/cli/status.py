@@ -11,6 +11,7 @@ app = typer.Typer(help="Show nodes, layers, requests and the plan.")
 CALL_S: Final = 10.0
 WATCH_S: Final = 1.0
 FAILURES_MAX: Final = 30
+REQUESTS_MIN: Final = 3
 
 Fetch = Callable[[], Awaitable[str]]
 
@@ -53,18 +54,19 @@ async def _watch() -> None:
     from rich.text import Text
 
     from plait.cli.fields import Fields
-    from plait.cli.status_view import draw
+    from plait.cli.status_view import draw, lines_beside_requests
     from plait.errors import ServiceError
 
     shown = Text("asking the coordinator")
+    console = Console()
     failures = 0
     async with _connected() as fetch:
-        with Live(
-            shown, console=Console(), auto_refresh=False, vertical_overflow="visible"
-        ) as live:
+        with Live(shown, console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 try:
-                    drawn = draw(Fields.parse(await fetch()))
+                    view = Fields.parse(await fetch())
+                    room = console.height - lines_beside_requests(view)
+                    drawn = draw(view, requests_max=max(REQUESTS_MIN, room))
                     failures = 0
                     live.update(drawn, refresh=True)
                 except ServiceError as error:

@@ -12,6 +12,7 @@ from plait.cli.fields import NOTHING, Fields
 DASH: Final = "-"
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
 REQUESTS_SHOWN: Final = 15
+ID_COLUMNS: Final = 8
 STRIP_COLUMNS: Final = 64
 STYLES: Final = {
     "serving": "green",
@@ -29,14 +30,14 @@ STYLES: Final = {
 }
 
 
-def draw(view: Fields) -> RenderableType:
-    """Everything."""
+def draw(view: Fields, *, requests_max: int = REQUESTS_SHOWN) -> RenderableType:
+    """Everything, and the newest requests."""
     parts: list[RenderableType] = [_headline(view), Text()]
     for model in view.many("models"):
         parts += [_model(model), Text()]
     parts += [_nodes(view), Text()]
     if view.many("requests"):
-        parts += [_requests(view), Text()]
+        parts += [_requests(view, requests_max), Text()]
     parts += [_plan(view), _counters(view)]
     return Group(*parts)
 
@@ -57,6 +58,7 @@ def _model(model: Fields) -> Group:
     title.append("ready", style="green") if model.flag("is_ready") else title.append(
         "not ready", style="bold red"
     )
+    title.append("; nodes that hold each layer:", style="not bold dim")
     parts: list[RenderableType] = [title, strip(model.counts("replicas_per_layer"))]
     missing = model.spans("missing")
     if missing:
@@ -87,12 +89,12 @@ def _nodes(view: Fields) -> RenderableType:
         ("node", "left"),
         ("state", "left"),
         ("layers", "right"),
-        ("device", "left"),
-        ("per layer", "right"),
-        ("stage", "right"),
-        ("rtt", "right"),
+        ("ms/layer", "right"),
+        ("stage ms", "right"),
+        ("rtt ms", "right"),
         ("kv", "right"),
         ("tokens", "right"),
+        rest="device",
     )
     for node in sorted(view.many("nodes"), key=_node_order):
         state = node.text("state")
@@ -100,12 +102,12 @@ def _nodes(view: Fields) -> RenderableType:
             Text(node.text("display_name") or node.text("node_id")),
             Text(_state(node), style=STYLES.get(state, "")),
             layers(node.span("span")),
-            Text(node.text("device_name") or node.text("device_kind")),
-            _ms(node.number("decode_layer_ms") or None),
-            _ms(node.number("stage_ms") or None),
-            _ms(node.number("coordinator_rtt_ms") or None),
-            f"{node.count('kv_tokens_reserved')}/{node.count('kv_tokens_max')}",
+            _figure(node.number("decode_layer_ms")),
+            _figure(node.number("stage_ms")),
+            _figure(node.number("coordinator_rtt_ms")),
+            _share(node.count("kv_tokens_reserved"), node.count("kv_tokens_max")),
             f"{node.count('tokens_total'):,}",
+            Text(node.text("device_name") or node.text("device_kind")),
         )
     empty = "no node has joined: `plait token create` makes the line that lets one in"
     if not view.many("nodes"):
@@ -129,7 +131,14 @@ def _state(node: Fields) -> str:
     return state
 
 
-def _requests(view: Fields) -> Table:
+def lines_beside_requests(view: Fields) -> int:
+    """About how many lines `draw` takes for all but the requests."""
+    layers_max = max((model.count("num_layers") for model in view.many("models")), default=0)
+    per_model = 5 + layers_max // STRIP_COLUMNS
+    return 9 + per_model * len(view.many("models")) + len(view.many("nodes"))
+
+
+def _requests(view: Fields, requests_max: int) -> Table:
     names = {
         node.text("node_id"): node.text("display_name") or node.text("node_id")
         for node in view.many("nodes")
@@ -140,20 +149,20 @@ def _requests(view: Fields) -> Table:
         ("tokens", "right"),
         ("ttft", "right"),
         ("tokens/s", "right"),
-        ("route", "left"),
+        rest="route",
     )
     ordered = sorted(
         view.many("requests"),
         key=lambda request: (request.text("state") not in OPEN_STATES, request.count("age_ms")),
     )
-    for request in ordered[:REQUESTS_SHOWN]:
+    for request in ordered[:requests_max]:
         state = request.text("state")
         route = " > ".join(
             f"{names.get(hop.text('node_id'), hop.text('node_id'))} {layers(hop.span('span'))}"
             for hop in request.many("route")
         )
         table.add_row(
-            Text(request.text("request_id")),
+            Text(request.text("request_id")[:ID_COLUMNS]),
             Text(request.text("finish_reason") or state, style=STYLES.get(state, "")),
             f"{request.count('num_generated')}/{request.count('max_new_tokens')}",
             _ms(request.maybe("ttft_ms")),
@@ -183,8 +192,8 @@ def _counters(view: Fields) -> Text:
     counters = view.one("counters") or Fields(NOTHING)
     line = Text("since start", style="bold")
     line.append(
-        f"  {counters.count('tokens_generated'):,} tokens, "
-        f"{counters.count('requests_finished')} requests finished, "
+        f"  {counters.count('tokens_generated'):,} tokens; "
+        f"requests: {counters.count('requests_finished')} finished, "
         f"{counters.count('requests_failed')} failed, "
         f"{counters.count('requests_cancelled')} cancelled, {view.count('num_queued')} queued, "
         f"{counters.count('routes_broken')} routes broken",
@@ -193,14 +202,25 @@ def _counters(view: Fields) -> Text:
     return line
 
 
+def _figure(value: float) -> str:
+    """Without its unit, which the heading says; 0 is unknown."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value > 0 else DASH
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part // whole} %" if whole > 0 else DASH
+
+
 def _ms(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+def _table(*columns: tuple[str, str], rest: str) -> Table:
+    """A line a row: the last column, `rest`, has the room that the others leave."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left")
+        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column(rest, no_wrap=True, overflow="ellipsis", ratio=1)
     return table

@@ -15,8 +15,8 @@ from plait.errors import FrameError
 from tests.unit.dashboard.fakes import network_view
 
 
-def shown(view: Fields) -> str:
-    console = Console(width=160, record=True, file=io.StringIO())
+def shown(view: Fields, *, width: int = 160) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(draw(view))
     return console.export_text()
 
@@ -32,6 +32,33 @@ def test_a_whole_network() -> None:
     assert "attic-3060 0-9 > lab-4090 10-19 > dorm-m2 20-29" in drawn
     assert "fetching 33 %" in drawn
     assert "plan #4  HiGHS, optimal, 41.7 tokens/s of at most 43.2" in drawn
+
+
+def test_eighty_columns_keep_names_figures_and_a_line_for_each_request() -> None:
+    view = network_view()
+    long = "waited 30 s: no serving node holds layers 0-29 of smollm2-135m-instruct; waiting"
+    failed = dataclasses.replace(
+        view.requests[0], request_id="f" * 32, route=(), reason=long, state="failed"
+    )
+    view = dataclasses.replace(view, requests=(*view.requests, failed))
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))), width=80)
+    lines = drawn.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for name in ("attic-3060", "lab-4090", "dorm-m2"):
+        assert any(line.startswith(name) for line in lines), drawn
+    header = next(at for at, line in enumerate(lines) if line.startswith("request"))
+    rows = lines[header + 1 : lines.index("", header)]
+    assert len([row for row in rows if row.strip()]) == len(view.requests), drawn
+    assert "waited 30 s" in drawn
+
+
+def test_only_as_many_requests_as_are_wanted() -> None:
+    view = of_network(is_whole=True)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(draw(view, requests_max=1))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    header = next(at for at, line in enumerate(lines) if line.startswith("request"))
+    assert lines[header + 2] == ""
 
 
 def test_missing_layers_and_errors_are_named() -> None:
