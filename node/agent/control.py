@@ -29,6 +29,7 @@ WRITE_S: Final = 30.0
 QUEUE_MAX: Final = 1_024
 PROGRESS_STEP: Final = 0.02
 HEARTBEAT_MS: Final = (100, 60_000)
+_LEAVING: Final = frozenset({NodeState.DRAINING, NodeState.GONE})
 _FINAL_CODES: Final = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -142,8 +143,8 @@ class ControlClient:
                 self._inbox.post(ev.ControlDetached())
             wait_s = self._backoff.next_s()
             if self._core.state is not NodeState.GONE:
-                _log.warning("control_down", reason=reason, retry_s=round(wait_s, 2))
-                self._say(NodePhase.OFFLINE, f"{reason}; trying again")
+                _log.info("control_down", reason=reason, retry_s=round(wait_s, 2))
+                self._say(NodePhase.OFFLINE, f"{self._coordinator}: {reason}; trying again")
             await asyncio.sleep(wait_s)
 
     async def _attach_once(self) -> str:
@@ -240,12 +241,12 @@ class ControlClient:
         if event is None:
             return
         if isinstance(event, ev.SpanAssigned):
-            why = f" because {event.reason}" if event.reason else ""
+            why = f" ({event.reason})" if event.reason else ""
             detail = f"layers {event.span} of {event.model_id}{why}"
             self._say(NodePhase.ASSIGNED, detail)
         elif isinstance(event, ev.SpanUnassigned):
             self._say(NodePhase.STANDBY, "the plan needs no layers here")
-        elif isinstance(event, ev.DrainOrdered):
+        elif isinstance(event, ev.DrainOrdered) and self._core.state not in _LEAVING:
             self._say(NodePhase.DRAINING, "the coordinator takes this node out")
         self._inbox.post(event)
 

@@ -30,17 +30,19 @@ _LIVE: Final = frozenset(
         NodePhase.LOADING,
     }
 )
+_AWAY: Final = frozenset({NodePhase.CONNECTING, NodePhase.OFFLINE})
 PLAIN_STEP: Final = 0.25
 
 
 class NodeScreen:
-    """Prints progress. Repeated lines are shown once."""
+    """Prints progress. Repeated lines are shown once; a coordinator that stays away, too."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
         self._last = ""
         self._said_share = 0.0
+        self._away: set[str] = set()
 
     def show(self, progress: Progress) -> None:
         """Show one step."""
@@ -51,6 +53,12 @@ class NodeScreen:
         if line == self._last:
             return
         self._last, self._said_share = line, 0.0
+        if progress.phase not in _AWAY:
+            self._away.clear()
+        elif line in self._away:
+            return
+        else:
+            self._away.add(line)
         if progress.phase in _LIVE and self._console.is_terminal:
             self._live(line)
             return

@@ -53,8 +53,7 @@ class Settings:
         known = error_from_rpc(error)
         if isinstance(known, UnavailableError) and known.code == UnavailableError.reason:
             return UnavailableError(
-                f"the coordinator at {self.address} cannot be reached: is it running, and is the "
-                f"CA its own? ({known.message})",
+                f"the coordinator at {self.address} cannot be reached: {known.message}",
                 reason="coordinator_unreachable",
             )
         return known

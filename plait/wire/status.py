@@ -53,6 +53,23 @@ _ERRORS: Final[dict[grpc.StatusCode, type[PlaitError]]] = {
     grpc.StatusCode.CANCELLED: CancelledByClientError,
 }
 
+_TRANSPORT_WORDS: Final = (
+    ("Connection refused", "the connection was refused: is it running, and is the port right?"),
+    ("errors resolving", "this machine's DNS does not know the name"),
+    ("lookup failed", "this machine's DNS does not know the name"),
+    ("WRONG_VERSION_NUMBER", "no TLS is spoken there: is the port right?"),
+    ("CERTIFICATE_VERIFY_FAILED", "another network's coordinator answers there, or a wrong CA"),
+    ("Handshake failed", "no TLS as plait speaks it: are the port and the CA right?"),
+    ("handshake failed", "no TLS as plait speaks it: are the port and the CA right?"),
+    ("Socket closed", "the connection was closed"),
+    ("Connection reset", "the connection was closed"),
+    ("No route to host", "there is no route to it"),
+    ("Network is unreachable", "this machine's network is down"),
+    ("Connection timed out", "it did not answer: is the address right, and the port open?"),
+    ("GOAWAY", "the connection was closed"),
+)
+"""Signs in what gRPC's core says of a lost connection, in the order they are looked for."""
+
 
 def code_of(error: PlaitError) -> grpc.StatusCode:
     """The canonical status for one of our errors."""
@@ -86,10 +103,17 @@ def error_from_rpc(error: grpc.RpcError) -> PlaitError:
     message = details or (f"the call failed with {code.name}" if code else "the call failed")
     metadata = _metadata(error)
     reason = metadata.get(REASON_KEY)
+    if reason is None and code is grpc.StatusCode.UNAVAILABLE:
+        message = _in_words(message)
     kind = _ERRORS.get(code, ServiceError) if code is not None else ServiceError
     if kind is InvalidRequestError or reason == "not_found":
         return InvalidRequestError(message, param=metadata.get(PARAM_KEY), reason=reason)
     return kind(message, reason=reason)
+
+
+def _in_words(details: str) -> str:
+    """What gRPC's core says of a connection that failed, for people. Unknown words stay."""
+    return next((words for sign, words in _TRANSPORT_WORDS if sign in details), details)
 
 
 def _metadata(error: grpc.RpcError) -> dict[str, str]:

@@ -40,7 +40,7 @@ async def test_an_assigned_span_is_loaded_with_progress_and_reported() -> None:
         phases = {report.load_progress.phase for report in coordinator.of("load_progress")}
         assert phases == {"fetching", "loading"}
         details = [p.detail for p in node.said if p.phase is NodePhase.ASSIGNED]
-        assert details == ["layers 0-2 of tiny because it is fast"]
+        assert details == ["layers 0-2 of tiny (it is fast)"]
         assert node.phases()[-1] is NodePhase.SERVING
 
 

@@ -87,7 +87,7 @@ def test_each_step_is_one_line_and_repeats_are_not() -> None:
     serving = Progress(phase=NodePhase.SERVING, detail="layers 0-9 of tiny")
     lines = shown(
         Progress(phase=NodePhase.CONNECTING, detail="host:1"),
-        Progress(phase=NodePhase.ASSIGNED, detail="layers 0-9 of tiny because [it] fits"),
+        Progress(phase=NodePhase.ASSIGNED, detail="layers 0-9 of tiny ([it] fits)"),
         *[
             Progress(phase=NodePhase.LOADING, detail="loading layers", done=done / 100)
             for done in range(101)
@@ -97,10 +97,20 @@ def test_each_step_is_one_line_and_repeats_are_not() -> None:
     )
     assert lines == [
         "connecting to host:1",
-        "assigned layers 0-9 of tiny because [it] fits",
+        "assigned layers 0-9 of tiny ([it] fits)",
         "loading: loading layers 25%",
         "loading: loading layers 50%",
         "loading: loading layers 75%",
         "loading: loading layers 100%",
         "serving layers 0-9 of tiny",
     ]
+
+
+def test_a_coordinator_that_stays_away_is_told_once_until_it_is_back() -> None:
+    away = (
+        Progress(phase=NodePhase.CONNECTING, detail="host:1"),
+        Progress(phase=NodePhase.OFFLINE, detail="host:1: refused; trying again"),
+    )
+    back = Progress(phase=NodePhase.SERVING, detail="layers 0-9 of tiny")
+    told = ["connecting to host:1", "offline: host:1: refused; trying again"]
+    assert shown(*away, *away, *away, back, *away) == [*told, "serving layers 0-9 of tiny", *told]
