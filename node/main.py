@@ -137,12 +137,12 @@ class Node:
             self._links,
             node_server.server_credentials(self._papers.tls, self._credentials.ca_pem),
         )
-        control = self._control(own_addresses(self._config, port))
-        self._runtime.connect(
-            links=self._links, gateway=self._gateway, reporter=control, leaver=self
-        )
-        self._engine.start(self._runtime.results)
         try:
+            control = self._control(own_addresses(self._config, port))
+            self._runtime.connect(
+                links=self._links, gateway=self._gateway, reporter=control, leaver=self
+            )
+            self._engine.start(self._runtime.results)
             with self._signals():
                 return await self._serve(control)
         finally:

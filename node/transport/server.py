@@ -74,5 +74,11 @@ async def start_server(
             "choose another with --listen HOST:PORT",
             reason="port_in_use",
         )
-    await server.start()
+    is_started = False
+    try:
+        await server.start()
+        is_started = True
+    finally:
+        if not is_started:  # Ctrl-C while it starts: a server that is dropped would complain
+            await server.stop(0)
     return server, port
