@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODEL: Final = "smollm2-135m-instruct"
 SERVE_S: Final = 240.0
 KV_TOKENS: Final = 1_024
+INTERRUPTED: Final = 130
 
 app = typer.Typer(help="Run a whole network on this machine and ask it a question.")
 console = Console()
@@ -50,21 +51,24 @@ def demo(
     _turn_signals_into_interrupts()
     spec = _pull(model)
     home = Path(tempfile.mkdtemp(prefix="plait-demo-"))
+    code = 0
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            _run(
-                home,
-                spec,
-                model=model,
-                num_nodes=nodes,
-                prompt=prompt,
-                max_tokens=max_tokens,
-                keep=keep,
-            )
+        _run(
+            home,
+            spec,
+            model=model,
+            num_nodes=nodes,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            keep=keep,
+        )
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except PlaitError:
         console.print(f"[yellow]The processes' logs stay in {home / 'logs'}[/]")
         raise
     shutil.rmtree(home, ignore_errors=True)
+    raise typer.Exit(code)
 
 
 def _run(
@@ -83,6 +87,7 @@ def _run(
     memory_bytes = memory_cap_bytes(spec, num_nodes)
     began_s = time.perf_counter()
     options = ("--kv-tokens", str(KV_TOKENS))
+    console.print(f"[dim]starting a coordinator and {num_nodes} nodes on this machine[/]")
     with (
         local_network(home=home, model=model, num_nodes=num_nodes, options=options) as network,
         _stopping(),
@@ -103,7 +108,8 @@ def _run(
         console.print(nodes_table(view, title=f"{title}, serving after {waited_s:.1f} s"))
         _ask(network, spec, prompt, max_tokens)
         if keep:
-            _linger(network)
+            with contextlib.suppress(KeyboardInterrupt):
+                _linger(network)
 
 
 def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
@@ -160,16 +166,14 @@ def _ask(network: "LocalNetwork", spec: "ModelSpec", prompt: str, max_tokens: in
         for delta in stream:
             console.out(delta.text, end="", highlight=False)
         console.print()
-    for line in (
-        figures(stream.result),
-        f"dashboard {profile.http_url}/dashboard, admin key {profile.api_key}",
-    ):
-        console.print(Text(f"\n{line}", style="dim"), soft_wrap=True)
+    console.print(Text(f"\n{figures(stream.result)}", style="dim"), soft_wrap=True)
 
 
 def _linger(network: "LocalNetwork") -> None:
     """Until Ctrl-C, or until a child dies."""
-    home = network.home / "coordinator-home"
+    home, profile = network.home / "coordinator-home", network.profile
+    line = f"\ndashboard {profile.http_url}/dashboard, admin key {profile.api_key}"
+    console.print(Text(line, style="dim"), soft_wrap=True)
     console.print(f"The network keeps running; in another terminal: PLAIT_HOME={home} plait status")
     console.print("Ctrl-C stops it.")
     while True:
