@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
 PROMPT ?= Why is the sky blue?
+INSTALL := $(BIN)/python scripts/install.py
 PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
 .PHONY: demo test check proto proto-check lint type fast bench clean
@@ -14,14 +15,15 @@ $(RUN): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plait needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
-	@echo "Installing plait into $(VENV) (a few minutes the first time)"
+	@echo "Installing plait into $(VENV): a few minutes the first time, torch being most of it"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
+	@$(INSTALL) -e '.[all]'
 	@touch $@
 
 # And what tests and checks need beside them.
 $(STAMP): $(RUN)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	@echo "Installing what tests and checks need beside plait"
+	@$(INSTALL) -e '.[all,dev]'
 	@touch $@
 
 # A whole network on this machine: coordinator, three nodes, one streamed answer.
