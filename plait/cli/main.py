@@ -14,7 +14,18 @@ from rich.markup import escape
 from plait.cli.lifeline import hold_on
 from plait.errors import PlaitError
 
-GROUPS: Final = ("demo", "coordinator", "node", "ask", "chat", "status", "plan", "model", "token")
+GROUPS: Final = (
+    "demo",
+    "coordinator",
+    "node",
+    "ask",
+    "chat",
+    "status",
+    "plan",
+    "simulate",
+    "model",
+    "token",
+)
 
 app = typer.Typer(
     name="plait",

@@ -95,7 +95,7 @@ def _plan_cluster(table: "Table", file: Path, wish: "Wish", shown: Shown) -> Non
     if wish.tpot_s_max is not None:
         raise ConfigError("a cluster's file has no token times: --slo-tpot-ms is for pools")
     cluster = read_cluster(table, str(file))
-    with _solver_output_to_stderr(), _Watch() as watch:
+    with solver_output_to_stderr(), _Watch() as watch:
         plan = plan_cluster(cluster, wish)
     _write(shown.out, cluster_file(cluster, plan))
     if shown.as_json:
@@ -114,7 +114,7 @@ def _plan_nominal(
     from scheduler.planning.pool import plan_pool
 
     pool = read_nominal(table, str(file), model)
-    with _solver_output_to_stderr(), _Watch() as watch:
+    with solver_output_to_stderr(), _Watch() as watch:
         plan = plan_pool(pool.ground, wish)
     _write(shown.out, pool_file(pool, plan))
     if shown.as_json:
@@ -148,7 +148,7 @@ def _plan_own(
         rtt_ms=described.rtt_ms,
         time_limit_s=wish.time_limit_s,
     )
-    with _solver_output_to_stderr():
+    with solver_output_to_stderr():
         plan = allocate(problem)
     _write(shown.out, plan_json(plan))
     if shown.as_json:
@@ -236,7 +236,7 @@ def _show(plan: "Allocation", spec: "ModelSpec", pool: "Pool") -> None:
 
 
 @contextlib.contextmanager
-def _solver_output_to_stderr() -> Iterator[None]:
+def solver_output_to_stderr() -> Iterator[None]:
     """Solvers print from C to descriptor 1, which is for the answer."""
     sys.stdout.flush()
     saved = os.dup(1)

@@ -16,7 +16,7 @@ from scheduler.cost import Links
 from scheduler.selection.candidates import Candidate, Query
 from scheduler.selection.groups import INFINITE, Graph, cheapest
 from scheduler.selection.places import Places
-from scheduler.selection.rows import KV_CAP_TOKENS, Place, Row, front, row
+from scheduler.selection.rows import KV_CAP_TOKENS, Flow, Place, Row, flow, front, row
 
 BANDWIDTHS_MAX: Final = 1e18
 """Bytes/s: faster than any link."""
@@ -56,6 +56,9 @@ class Board:
         self._places = [self._place(i, c.node_id) for i, c in enumerate(self._candidates)]
         self.rows: list[Row] = [
             row(c, num_layers, self._places[i]) for i, c in enumerate(self._candidates)
+        ]
+        self.flows: list[Flow] = [
+            flow(c, num_layers, self._places[i]) for i, c in enumerate(self._candidates)
         ]
         keys = [keys[i] for i in by_key]
         self._fine = _bounds(keys)
@@ -98,6 +101,7 @@ class Board:
             return None
         self._candidates[index] = candidate
         self.rows[index] = row(candidate, self._num_layers, self._places[index])
+        self.flows[index] = flow(candidate, self._num_layers, self._places[index])
         self._stale.add(self._group_of[index])
         return index
 
@@ -138,10 +142,13 @@ class Board:
         """The stages of a path."""
         return tuple([self._stages[i] for i in path])
 
-    def part(self, index: int, span: LayerSpan) -> Row:
-        """The row of a node that runs only `span` of what it holds."""
-        candidate = replace(self._candidates[index], span=span)
-        return row(candidate, self._num_layers, self._places[index])
+    def part(self, index: int, span: LayerSpan) -> tuple[Row, Flow]:
+        """Row and flow of a node that runs only `span` of what it holds."""
+        candidate, place = replace(self._candidates[index], span=span), self._places[index]
+        return (
+            row(candidate, self._num_layers, place),
+            flow(candidate, self._num_layers, place),
+        )
 
     def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
         """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""

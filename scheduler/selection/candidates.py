@@ -29,16 +29,27 @@ class Candidate:
     stage_ms: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What is good enough: ms to the first token (what it waited already taken off), ms per token
+    after it."""
+
+    ttft_ms: float
+    token_ms: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A request. `kv_tokens` slots are needed on every stage; `new_tokens` are expected, not the
-    limit; a hop carries `hop_bytes` per token."""
+    limit; a hop carries `hop_bytes` per token. With a `promise`, ready chains are weighed by how
+    much of it they need; without one by the time to the last token."""
 
     spec: ModelSpec
     prompt_tokens: int
     new_tokens: int
     kv_tokens: int
     hop_bytes: int
+    promise: Promise | None = None
 
 
 @dataclass(frozen=True, slots=True)

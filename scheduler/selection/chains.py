@@ -9,18 +9,25 @@ from typing import Final
 
 from plait.types import NodeId, Route, Stage
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.candidates import Candidate, Promise, Query
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.rows import KV_CAP_TOKENS, Row
+from scheduler.selection.rows import KV_CAP_TOKENS
 
 CHAINS_MAX: Final = 32
 TYPICAL_PROMPT_TOKENS: Final = 512
 TYPICAL_NEW_TOKENS: Final = 128
+FLOW_CHUNK_TOKENS: Final = 128
+"""Of a prompt, what moves on at once."""
 NEAR: Final = 1.1
 """Chains up to this much dearer than the cheapest take turns, as the plan weighs them."""
 
 Stitch = Callable[[Query, Collection[NodeId]], Route | None]
 """The general search, for spans that overlap."""
+
+
+Sum = tuple[float, float, float, float, int]
+"""Of a chain: fixed ms, ms per prompt token of its slowest part, of all other parts, ms per new
+token, free KV slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Chains:
             all(board.candidates[i].span == s.span for i, s in zip(own, c.route, strict=True))
             for own, c in zip(self._indices, self.all, strict=True)
         ]
-        self._sums: list[Row] = [self._sum(c) for c in range(len(self.all))]
+        self._sums: list[Sum] = [self._sum(c) for c in range(len(self.all))]
         self._credits = [0.0] * len(self.all)
 
     def update(self, index: int) -> None:
@@ -63,10 +70,33 @@ class Chains:
             self._sums[c] = self._sum(c)
 
     def prices(self, query: Query) -> list[float]:
-        """Milliseconds to the last expected token, by chain; infinite where KV is short."""
+        """Milliseconds to the last expected token, by chain; infinite where KV is short.
+
+        Chunks of a prompt follow each other: all of it passes the slowest part, one chunk at a
+        time the others.
+        """
         prompt, new = query.prompt_tokens, max(1, query.new_tokens)
+        chunk = min(prompt, FLOW_CHUNK_TOKENS)
         need = min(KV_CAP_TOKENS, query.kv_tokens)
-        return [f + p * prompt + s * new if kv >= need else INFINITE for f, p, s, kv in self._sums]
+        return [
+            f + slowest * prompt + rest * chunk + s * new if kv >= need else INFINITE
+            for f, slowest, rest, s, kv in self._sums
+        ]
+
+    def needs(self, query: Query, promise: Promise) -> list[float]:
+        """The share of `promise` that each chain would need, times the promised total: the worse
+        of first token and later ones. Load is spread before either is at risk."""
+        prompt, chunk = query.prompt_tokens, min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
+        need = min(KV_CAP_TOKENS, query.kv_tokens)
+        whole = promise.ttft_ms + promise.token_ms * max(1, query.new_tokens)
+        per_ttft = whole / max(1.0, promise.ttft_ms)
+        per_token = whole / promise.token_ms
+        return [
+            max((f + slowest * prompt + rest * chunk + s) * per_ttft, s * per_token)
+            if kv >= need
+            else INFINITE
+            for f, slowest, rest, s, kv in self._sums
+        ]
 
     def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
         """Take chains over `excluded` out of `totals`."""
@@ -101,26 +131,34 @@ class Chains:
 
     def figures(self, c: int, query: Query) -> tuple[float, float]:
         """Expected ms to the first token, and per token after it."""
-        fixed, per_prompt, per_new, _ = self._sums[c]
-        return fixed + per_prompt * query.prompt_tokens + per_new, per_new
+        fixed, slowest, rest, per_new, _ = self._sums[c]
+        chunk = min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
+        return fixed + slowest * query.prompt_tokens + rest * chunk + per_new, per_new
 
     def prefill_ms(self, c: int, tokens: int) -> float:
-        """What running `tokens` of a prompt takes on chain `c`."""
+        """What running `tokens` more of a prompt takes on chain `c`."""
         return self._sums[c][1] * tokens
 
-    def _sum(self, c: int) -> Row:
+    def _sum(self, c: int) -> Sum:
         fixed, per_prompt, per_new = self._trips[c]
         free = KV_CAP_TOKENS
-        rows = self._board.rows
-        is_whole = self._whole[c]
+        waiting = slowest = 0.0
+        board, route, is_whole = self._board, self.all[c].route, self._whole[c]
         for at, i in enumerate(self._indices[c]):
-            own = rows[i] if is_whole else self._board.part(i, self.all[c].route[at].span)
-            fixed += own[0]
+            if is_whole:
+                own, flow = board.rows[i], board.flows[i]
+            else:
+                own, flow = board.part(i, route[at].span)
+            fixed += own[0] - flow[1]
             per_prompt += own[1]
             per_new += own[2]
             if own[3] < free:
                 free = own[3]
-        return (fixed, per_prompt, per_new, free)
+            if flow[0] > waiting:
+                waiting = flow[0]
+            if flow[2] > slowest:
+                slowest = flow[2]
+        return (fixed + waiting, slowest, per_prompt - slowest, per_new, free)
 
 
 def find_chains(

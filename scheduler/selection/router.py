@@ -86,7 +86,8 @@ class Router:
         ready chains are taken if theirs are free.
         """
         chains = self._chains
-        totals = chains.prices(query)
+        promise = query.promise
+        totals = chains.prices(query) if promise is None else chains.needs(query, promise)
         if excluded:
             chains.without(totals, excluded)
         if is_blocked is not None:

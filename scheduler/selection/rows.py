@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.selection.candidates import Candidate, linear
+from scheduler.selection.candidates import Candidate, linear, slowdown
 
 Row = tuple[float, float, float, int]
 """Fixed ms, ms per prompt token, ms per new token, free KV slots."""
+
+Flow = tuple[float, float, float]
+"""How prompts pass a node, in ms: what stands before it now, the part of that in its row's fixed
+cost, and per token the slower of its compute and its uplink."""
 
 KV_CAP_TOKENS: Final = 1 << 15
 """Room beyond this makes no node better than another."""
@@ -48,6 +52,15 @@ def row(candidate: Candidate, num_layers: int, place: Place) -> Row:
     if is_first != is_last:
         per_step += half_ms
     return (fixed, per_prompt, per_step, min(KV_CAP_TOKENS, candidate.kv_tokens_free))
+
+
+def flow(candidate: Candidate, num_layers: int, place: Place) -> Flow:
+    """Chunks follow each other along a chain, so its slowest part sets the pace of a prompt."""
+    cost, queue_tokens = candidate.cost, max(0, candidate.queue_tokens)
+    compute_ms = len(candidate.span) * cost.prefill_layer_ms_per_token * slowdown(candidate)
+    is_last = candidate.span.end == num_layers
+    per_token = max(compute_ms, 0.0 if is_last else place.sent_ms_per_token)
+    return (queue_tokens * per_token, queue_tokens * compute_ms, per_token)
 
 
 def front(rows: Sequence[Row], indices: Sequence[int]) -> list[int]:

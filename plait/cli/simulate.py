@@ -1,0 +1,148 @@
+"""`plait simulate`: what a pool would serve, in virtual time."""
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from scheduler.simulation.pool import Pool
+    from scheduler.simulation.report import Report
+    from scheduler.simulation.strategy import Strategy
+
+app = typer.Typer(
+    help="Simulate a pool under load: what it would serve, and how long people would wait.",
+    context_settings={"allow_interspersed_args": True},
+)
+
+
+class StrategyName(StrEnum):
+    """Who decides."""
+
+    PLAIT = "plait"
+    ROUND_ROBIN = "round-robin"
+
+
+class ArrivalsName(StrEnum):
+    """How requests come."""
+
+    BURSTY = "bursty"
+    POISSON = "poisson"
+
+
+@app.callback(invoke_without_command=True)
+def run(
+    file: Annotated[Path, typer.Argument(help="A pool, TOML or JSON; see docs/scheduling.md.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="A name, a hub repository, a folder or a file; or one of FILE's."
+        ),
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.001, max=10_000, help="Requests a second.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.01, max=1_440, help="Of requests.")] = 5.0,
+    churn: Annotated[
+        float, typer.Option(min=0.0, max=60.0, help="Share of nodes that leave in an hour.")
+    ] = 0.0,
+    arrivals: Annotated[ArrivalsName, typer.Option(help="How requests come.")] = (
+        ArrivalsName.BURSTY
+    ),
+    strategy: Annotated[
+        StrategyName, typer.Option(help="plait, or fixed greedy pipelines taken in turns.")
+    ] = StrategyName.PLAIT,
+    seed: Annotated[int, typer.Option(help="Same seed, same figures.")] = 0,
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a step at most.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Simulate a pool under load: what it would serve, and how long people would wait."""
+    from plait.cli.plan import solver_output_to_stderr
+    from scheduler.simulation.churn import draw_churn
+    from scheduler.simulation.engine import Engine
+    from scheduler.simulation.report import summarise
+    from scheduler.simulation.trace import Arrivals, conversation
+
+    pool = read_simulated_pool(file, model)
+    duration_s = 60.0 * minutes
+    trace = conversation(
+        rate_per_s=rate, duration_s=duration_s, arrivals=Arrivals(arrivals.value), seed=seed
+    )
+    changes = draw_churn(
+        num_nodes=len(pool.ground.machines),
+        leaves_per_hour=churn,
+        duration_s=duration_s,
+        seed=seed,
+    )
+    engine = Engine(
+        pool, trace, make_strategy(strategy, pool), churn=changes, chunk_tokens=chunk_tokens
+    )
+    with solver_output_to_stderr():
+        outcomes = engine.run()
+    report = summarise(outcomes, duration_s=duration_s)
+    if as_json:
+        print(json.dumps({"strategy": strategy.value, **_finite(asdict(report))}, indent=1))
+    else:
+        _show(report, strategy.value, sum(change.is_leave for change in changes))
+
+
+def read_simulated_pool(file: Path, model: str | None) -> "Pool":
+    """A pool of nominal figures, or one of plait's own. Raises ConfigError, PlaitError."""
+    from plait.cli.plan_fields import read_table
+    from plait.cli.plan_nominal import is_nominal, read_nominal
+    from plait.cli.plan_pool import pool_of
+    from plait.errors import ConfigError
+    from plait.models.naming import resolve
+    from plait.models.opening import load_spec
+    from scheduler.cost import Links
+    from scheduler.simulation.pool import measured_pool, nominal_pool
+
+    table = read_table(file)
+    if is_nominal(table):
+        return nominal_pool(read_nominal(table, str(file), model).ground)
+    described = pool_of(table, file)
+    if model is None:
+        raise ConfigError("which model? give --model NAME")
+    spec = load_spec(resolve(model))
+    links = Links(described.nodes, described.rtt_ms)
+    hop_bytes = spec.hidden_size * described.wire_dtype.num_bytes
+    return measured_pool(described.nodes, spec, links, hop_bytes=hop_bytes)
+
+
+def make_strategy(name: StrategyName, pool: "Pool") -> "Strategy":
+    """Who decides, ready to start."""
+    from scheduler.simulation.plait import Plait
+    from scheduler.simulation.pool_planner import pool_planner
+    from scheduler.simulation.round_robin import RoundRobin
+
+    return Plait(pool, pool_planner) if name is StrategyName.PLAIT else RoundRobin()
+
+
+def _finite(figures: dict[str, object]) -> dict[str, object]:
+    """NaN, where nothing was served, is no JSON."""
+    return {
+        name: [None if v != v else v for v in value] if isinstance(value, tuple) else value
+        for name, value in figures.items()
+    }
+
+
+def _show(report: "Report", strategy: str, num_leaves: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("seconds", "p50", "p95", "p99")
+    for name, figures in (("first token", report.ttft_s), ("per token", report.tpot_s)):
+        table.add_row(name, *(f"{figure:.3f}" for figure in figures))
+    console.print(table)
+    console.print(
+        f"{strategy}: {report.num_requests} requests, {report.num_finished} finished, "
+        f"{report.num_failed} failed, {report.num_rerouted} rerouted; {num_leaves} nodes left"
+    )
+    share = report.num_good / report.num_requests if report.num_requests else 0.0
+    console.print(
+        f"{report.tokens_per_s:.1f} tokens/s, {report.requests_per_s:.2f} requests/s; goodput "
+        f"{report.goodput_per_s:.2f} requests/s ({100 * share:.0f} % within 5 s to the first token "
+        f"and 300 ms for each after it); digest {report.digest}"
+    )

@@ -1,0 +1,392 @@
+"""The clockwork: arrivals, prompt chunks, decode steps, frames on links, nodes that come and go.
+
+A step takes all decodes that wait (up to the batch's limit) and a bounded number of prompt tokens.
+What leaves a step for the same next node travels as one frame. A frame holds the uplink for its
+bytes; decodes do not wait for prompts there. KV is reserved along the whole chain or not at all.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from plait.types import LayerSpan
+from scheduler.simulation.churn import Change
+from scheduler.simulation.pool import Pool
+from scheduler.simulation.report import Outcome
+from scheduler.simulation.strategy import Hop, Strategy
+from scheduler.simulation.trace import Arrival
+
+CHUNK_TOKENS: Final = 256
+DETECT_S: Final = 4.0
+"""Until a node that left is missed: the lease."""
+WAIT_LIMIT_S: Final = 30.0
+ATTEMPTS_MAX: Final = 8
+TOKEN_BYTES: Final = 16.0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request under way. Items of an older `epoch` are void."""
+
+    number: int
+    arrival: Arrival
+    route: tuple[Hop, ...] = ()
+    epoch: int = 0
+    num_generated: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+    waiting_since_s: float = 0.0
+    opened_s: float = 0.0
+    expected_ttft_s: float = 0.0
+
+    def prompt_left(self, now_s: float) -> int:
+        """Tokens that are not read yet, by what was expected when its chain was chosen."""
+        if self.num_generated or self.expected_ttft_s <= 0.0:
+            return 0
+        share = 1.0 - (now_s - self.opened_s) / self.expected_ttft_s
+        return int(max(0.0, share) * self.arrival.prompt_tokens)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Slots on every stage."""
+        return self.arrival.prompt_tokens + self.arrival.new_tokens
+
+
+Item = tuple[Request, int, int]
+"""A decode: request, epoch, stage."""
+Chunk = tuple[Request, int, int, int, bool]
+"""A prompt chunk: request, epoch, stage, tokens, whether it is the last one."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One machine as it runs."""
+
+    is_up: bool = True
+    span: LayerSpan | None = None
+    ready_s: float = 0.0
+    kv_tokens: int = 0
+    kv_free: int = 0
+    requests: dict[int, Request] = field(default_factory=dict)
+    decodes: list[Item] = field(default_factory=list)
+    chunks: deque[Chunk] = field(default_factory=deque)
+    is_busy: bool = False
+    epoch: int = 0
+    decode_link_s: float = 0.0
+    prompt_link_s: float = 0.0
+
+
+class Engine:
+    """One run. `run` may be called once."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        trace: Sequence[Arrival],
+        strategy: Strategy,
+        *,
+        churn: Sequence[Change] = (),
+        batch_max: int = 64,
+        chunk_tokens: int = CHUNK_TOKENS,
+        load_bytes_per_s: float | None = None,
+    ) -> None:
+        self.pool = pool
+        self.now_s = 0.0
+        self.nodes = [Node() for _ in pool.ground.machines]
+        self._strategy = strategy
+        self._batch_max = batch_max
+        self._chunk_tokens = chunk_tokens
+        self._load_bytes_per_s = load_bytes_per_s
+        self._heap: list[tuple[float, int, int, object]] = []
+        self._num_events = 0
+        self._queue: deque[Request] = deque()
+        self._outcomes: list[Outcome] = []
+        self._num_open = len(trace)
+        for number, arrival in enumerate(trace):
+            self._at(arrival.at_s, _ARRIVE, Request(number, arrival))
+        for change in churn:
+            self._at(change.at_s, _CHANGE, change)
+
+    def run(self) -> list[Outcome]:
+        """Every request's outcome, in the order they ended."""
+        self._apply(self._strategy.plan(self))
+        self._strategy.serving_changed(self)
+        while self._heap and self._num_open > 0:
+            self.now_s, _, kind, what = heapq.heappop(self._heap)
+            self._handle(kind, what)
+        return self._outcomes
+
+    def spans(self) -> dict[int, LayerSpan]:
+        """Nodes that are up and have loaded what they hold."""
+        return {
+            i: node.span
+            for i, node in enumerate(self.nodes)
+            if node.is_up and node.span is not None and node.ready_s <= self.now_s
+        }
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _at(self, at_s: float, kind: int, what: object) -> None:
+        self._num_events += 1
+        heapq.heappush(self._heap, (at_s, self._num_events, kind, what))
+
+    def _handle(self, kind: int, what: object) -> None:
+        if kind == _STEP:
+            self._step_done(*what)  # type: ignore[misc]
+        elif kind == _DECODES:
+            self._decodes_came(*what)  # type: ignore[misc]
+        elif kind == _CHUNK:
+            self._chunk_came(*what)  # type: ignore[misc]
+        elif kind == _ARRIVE:
+            assert isinstance(what, Request)
+            what.waiting_since_s = self.now_s
+            self._queue.append(what)
+            self._at(self.now_s + WAIT_LIMIT_S, _TIMEOUT, what)
+            self._dispatch()
+        elif kind == _CHANGE:
+            assert isinstance(what, Change)
+            self._changed(what)
+        elif kind == _MISSED:
+            assert isinstance(what, int)
+            self._missed(what)
+        elif kind == _TIMEOUT:
+            assert isinstance(what, Request)
+            self._overdue(what)
+        else:
+            self._strategy.serving_changed(self)
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        """First come, first served."""
+        while self._queue:
+            route = self._strategy.route(self, self._queue[0])
+            if route is None:
+                return
+            self._open(self._queue.popleft(), route)
+
+    def _open(self, request: Request, route: tuple[Hop, ...]) -> None:
+        request.route = route
+        request.epoch += 1
+        request.opened_s = self.now_s
+        need = request.kv_tokens
+        for hop in route:
+            node = self.nodes[hop.node]
+            node.kv_free -= need
+            node.requests[request.number] = request
+        self._strategy.reserved(self, route)
+        first = route[0].node
+        at_s = self.now_s + self.pool.coordinator_rtt_s[first] / 2
+        # What was generated before a chain broke is read again.
+        left = request.arrival.prompt_tokens + request.num_generated
+        while left > 0:
+            tokens = min(left, self._chunk_tokens)
+            left -= tokens
+            chunk: Chunk = (request, request.epoch, 0, tokens, left == 0)
+            self._at(at_s, _CHUNK, (first, chunk))
+
+    def _decodes_came(self, at: int, items: list[Item]) -> None:
+        node = self.nodes[at]
+        if node.is_up:
+            node.decodes += items
+            if not node.is_busy:
+                self._start(at, node)
+
+    def _chunk_came(self, at: int, chunk: Chunk) -> None:
+        node = self.nodes[at]
+        if node.is_up:
+            node.chunks.append(chunk)
+            if not node.is_busy:
+                self._start(at, node)
+
+    def _start(self, at: int, node: Node) -> None:
+        """Begin a step with what waits and is still wanted."""
+        waiting = [item for item in node.decodes if item[0].epoch == item[1]]
+        items, node.decodes = waiting[: self._batch_max], waiting[self._batch_max :]
+        chunks: list[Chunk] = []
+        tokens = 0
+        while node.chunks and tokens + node.chunks[0][3] <= max(self._chunk_tokens, 1):
+            chunk = node.chunks.popleft()
+            if chunk[0].epoch == chunk[1]:
+                chunks.append(chunk)
+                tokens += chunk[3]
+        if not items and not chunks:
+            return
+        num_layers = num_heads = 0
+        for request, _, stage in items:
+            hop = request.route[stage]
+            num_layers = max(num_layers, hop.num_layers)
+            num_heads += hop.is_last
+        for request, _, stage, _, is_final in chunks:
+            hop = request.route[stage]
+            num_layers = max(num_layers, hop.num_layers)
+            num_heads += hop.is_last and is_final
+        node.is_busy = True
+        took_s = self.pool.step_s(at, num_layers, len(items), tokens, num_heads=num_heads)
+        self._at(self.now_s + took_s, _STEP, (at, node.epoch, items, chunks))
+
+    def _step_done(self, at: int, epoch: int, items: list[Item], chunks: list[Chunk]) -> None:
+        node = self.nodes[at]
+        if node.epoch != epoch:
+            return
+        node.is_busy = False
+        onward: dict[int, list[Item]] = {}
+        back: dict[int, list[Item]] = {}
+        for request, born, stage in items:
+            if request.epoch == born:
+                self._advance(request, stage, onward, back)
+        for request, born, stage, tokens, is_final in chunks:
+            if request.epoch != born:
+                continue
+            if stage + 1 < len(request.route):
+                chunk: Chunk = (request, born, stage + 1, tokens, is_final)
+                self._send_chunk(at, node, request.route[stage + 1].node, chunk)
+            elif is_final:
+                self._advance(request, stage, onward, back)
+        for to, group in onward.items():
+            num_bytes = len(group) * self.pool.ground.activation_bytes
+            self._send(at, node, to, num_bytes, group)
+        for to, group in back.items():
+            self._at(self.now_s + self._half_rtt_s(at, to), _DECODES, (to, group))
+        if node.decodes or node.chunks:
+            self._start(at, node)
+
+    def _advance(
+        self,
+        request: Request,
+        stage: int,
+        onward: dict[int, list[Item]],
+        back: dict[int, list[Item]],
+    ) -> None:
+        """A decode goes to the next stage; from the last one it is a token."""
+        route = request.route
+        if stage + 1 < len(route):
+            item: Item = (request, request.epoch, stage + 1)
+            onward.setdefault(route[stage + 1].node, []).append(item)
+            return
+        request.num_generated += 1
+        seen_s = self.now_s + self.pool.coordinator_rtt_s[route[-1].node] / 2
+        request.last_s = seen_s
+        if request.first_s is None:
+            request.first_s = seen_s
+        if request.num_generated >= request.arrival.new_tokens:
+            self._close(request)
+            self._end(request, is_finished=True)
+            self._dispatch()
+            return
+        back.setdefault(route[0].node, []).append((request, request.epoch, 0))
+
+    def _send(self, at: int, node: Node, to: int, num_bytes: float, group: list[Item]) -> None:
+        machines = self.pool.ground.machines
+        begin_s = max(self.now_s, node.decode_link_s)
+        node.decode_link_s = begin_s + num_bytes / machines[at].up_bytes_per_s
+        through_s = num_bytes / min(machines[at].up_bytes_per_s, machines[to].down_bytes_per_s)
+        self._at(begin_s + through_s + self._half_rtt_s(at, to), _DECODES, (to, group))
+
+    def _send_chunk(self, at: int, node: Node, to: int, chunk: Chunk) -> None:
+        machines = self.pool.ground.machines
+        num_bytes = chunk[3] * self.pool.ground.activation_bytes
+        begin_s = max(self.now_s, node.prompt_link_s, node.decode_link_s)
+        node.prompt_link_s = begin_s + num_bytes / machines[at].up_bytes_per_s
+        through_s = num_bytes / min(machines[at].up_bytes_per_s, machines[to].down_bytes_per_s)
+        self._at(begin_s + through_s + self._half_rtt_s(at, to), _CHUNK, (to, chunk))
+
+    def _half_rtt_s(self, a: int, b: int) -> float:
+        machines = self.pool.ground.machines
+        return self.pool.ground.rtt_s(machines[a], machines[b]) / 2
+
+    # --- ends and changes ---------------------------------------------------------------------
+
+    def _close(self, request: Request) -> None:
+        """Give the KV back. Items under way are void."""
+        need, route = request.kv_tokens, request.route
+        for hop in route:
+            node = self.nodes[hop.node]
+            if node.requests.pop(request.number, None) is not None:
+                node.kv_free += need
+        request.route = ()
+        request.epoch += 1
+        self._strategy.released(self, route)
+
+    def _end(self, request: Request, *, is_finished: bool) -> None:
+        self._num_open -= 1
+        self._outcomes.append(
+            Outcome(
+                number=request.number,
+                arrival=request.arrival,
+                is_finished=is_finished,
+                num_generated=request.num_generated,
+                num_attempts=(request.epoch + 1) // 2,
+                first_s=request.first_s,
+                last_s=request.last_s if is_finished else self.now_s,
+            )
+        )
+
+    def _overdue(self, request: Request) -> None:
+        """It waited as long as anybody should."""
+        is_waiting = not request.route and request in self._queue
+        if is_waiting and self.now_s - request.waiting_since_s >= WAIT_LIMIT_S - 1e-9:
+            self._queue.remove(request)
+            self._end(request, is_finished=False)
+
+    def _changed(self, change: Change) -> None:
+        node = self.nodes[change.node]
+        if change.is_leave:
+            node.is_up = False
+            node.epoch += 1
+            node.is_busy = False
+            node.decodes, node.chunks = [], deque()
+            self._at(self.now_s + DETECT_S, _MISSED, change.node)
+        else:
+            node.is_up, node.span = True, None
+            self._apply(self._strategy.plan(self))
+
+    def _missed(self, at: int) -> None:
+        """Requests over it go to the head of the queue; what it held is planned anew."""
+        if self.nodes[at].is_up:
+            return
+        self._drop(at)
+        self._apply(self._strategy.plan(self))
+        self._strategy.serving_changed(self)
+        self._dispatch()
+
+    def _drop(self, at: int) -> None:
+        """Break every chain over a node."""
+        node = self.nodes[at]
+        broken = sorted(node.requests.values(), key=lambda r: r.number)
+        node.span = None
+        for request in broken:
+            self._close(request)
+        for request in reversed(broken):
+            if (request.epoch + 1) // 2 >= ATTEMPTS_MAX:
+                self._end(request, is_finished=False)
+                continue
+            request.waiting_since_s = self.now_s
+            self._queue.appendleft(request)
+            self._at(self.now_s + WAIT_LIMIT_S, _TIMEOUT, request)
+
+    def _apply(self, plan: dict[int, LayerSpan]) -> None:
+        """Nodes load what is new to them, over their downlink; whoever is not in it is idle."""
+        for at, node in enumerate(self.nodes):
+            span = plan.get(at) if node.is_up else None
+            if span == node.span:
+                continue
+            if node.requests:
+                self._drop(at)
+            fresh = len(span) if span is not None else 0
+            if span is not None and node.span is not None:
+                common = min(span.end, node.span.end) - max(span.start, node.span.start)
+                fresh -= max(0, common)
+            node.span = span
+            if span is None:
+                continue
+            node.kv_tokens = node.kv_free = self.pool.kv_tokens(at, span)
+            if self.now_s > 0.0:
+                machine = self.pool.ground.machines[at]
+                rate = self._load_bytes_per_s or machine.down_bytes_per_s
+                node.ready_s = self.now_s + fresh * machine.layer_bytes / rate
+                self._at(node.ready_s, _LOADED, at)
+
+
+_ARRIVE, _STEP, _DECODES, _CHUNK, _CHANGE, _MISSED, _TIMEOUT, _LOADED = range(8)
