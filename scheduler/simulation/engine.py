@@ -8,14 +8,14 @@ bytes; decodes do not wait for prompts there. KV is reserved along the whole cha
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from plait.types import LayerSpan
 from scheduler.simulation.churn import Change
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.report import Outcome
-from scheduler.simulation.strategy import Hop, Strategy
+from scheduler.simulation.state import Chunk, Hop, Item, Node, Request
+from scheduler.simulation.strategy import Strategy
 from scheduler.simulation.trace import Arrival
 
 CHUNK_TOKENS: Final = 256
@@ -24,58 +24,6 @@ DETECT_S: Final = 4.0
 WAIT_LIMIT_S: Final = 30.0
 ATTEMPTS_MAX: Final = 8
 TOKEN_BYTES: Final = 16.0
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request under way. Items of an older `epoch` are void."""
-
-    number: int
-    arrival: Arrival
-    route: tuple[Hop, ...] = ()
-    epoch: int = 0
-    num_generated: int = 0
-    first_s: float | None = None
-    last_s: float = 0.0
-    waiting_since_s: float = 0.0
-    opened_s: float = 0.0
-    expected_ttft_s: float = 0.0
-
-    def prompt_left(self, now_s: float) -> int:
-        """Tokens that are not read yet, by what was expected when its chain was chosen."""
-        if self.num_generated or self.expected_ttft_s <= 0.0:
-            return 0
-        share = 1.0 - (now_s - self.opened_s) / self.expected_ttft_s
-        return int(max(0.0, share) * self.arrival.prompt_tokens)
-
-    @property
-    def kv_tokens(self) -> int:
-        """Slots on every stage."""
-        return self.arrival.prompt_tokens + self.arrival.new_tokens
-
-
-Item = tuple[Request, int, int]
-"""A decode: request, epoch, stage."""
-Chunk = tuple[Request, int, int, int, bool]
-"""A prompt chunk: request, epoch, stage, tokens, whether it is the last one."""
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """One machine as it runs."""
-
-    is_up: bool = True
-    span: LayerSpan | None = None
-    ready_s: float = 0.0
-    kv_tokens: int = 0
-    kv_free: int = 0
-    requests: dict[int, Request] = field(default_factory=dict)
-    decodes: list[Item] = field(default_factory=list)
-    chunks: deque[Chunk] = field(default_factory=deque)
-    is_busy: bool = False
-    epoch: int = 0
-    decode_link_s: float = 0.0
-    prompt_link_s: float = 0.0
 
 
 class Engine:

@@ -8,10 +8,9 @@ from scheduler.cost import StageCost, stage_cost
 from scheduler.selection.candidates import Candidate, Promise, Query
 from scheduler.selection.places import Places
 from scheduler.selection.router import Router
-from scheduler.simulation.engine import Engine, Request
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.report import GOOD_TPOT_S, GOOD_TTFT_S
-from scheduler.simulation.strategy import Hop, Pipeline
+from scheduler.simulation.state import Hop, Pipeline, Request, World
 from scheduler.simulation.words import simulated_profile, simulated_spec
 
 EXPECTED_NEW_TOKENS: Final = 256
@@ -44,9 +43,9 @@ class Plait:
         self._router: Router | None = None
         self._reading: set[int] = set()
 
-    def plan(self, engine: Engine) -> dict[int, LayerSpan]:
+    def plan(self, world: World) -> dict[int, LayerSpan]:
         """At first the whole pool; then only who lost a member, and who is idle."""
-        up = [i for i, node in enumerate(engine.nodes) if node.is_up]
+        up = [i for i, node in enumerate(world.nodes) if node.is_up]
         whole = [p for p in self._pipelines if all(i in up for i, _ in p)]
         broken = [p for p in self._pipelines if p not in whole]
         used = {i for p in whole for i, _ in p}
@@ -66,10 +65,10 @@ class Plait:
         self._spans |= self._spares([i for i in up if i not in used], held)
         return dict(self._spans)
 
-    def serving_changed(self, engine: Engine) -> None:
+    def serving_changed(self, world: World) -> None:
         """New chains are looked for."""
-        spans = engine.spans()
-        candidates = [self._candidate(engine, i, span) for i, span in sorted(spans.items())]
+        spans = world.spans()
+        candidates = [self._candidate(world, i, span) for i, span in sorted(spans.items())]
         if not candidates:
             self._router = None
             return
@@ -86,11 +85,11 @@ class Plait:
             planned=planned,
         )
 
-    def route(self, engine: Engine, request: Request) -> tuple[Hop, ...] | None:
+    def route(self, world: World, request: Request) -> tuple[Hop, ...] | None:
         """Phase 2. How long the answer will be is not known, only how long it may become."""
         if self._router is None:
             return None
-        self._tell_of_prompts(engine)
+        self._tell_of_prompts(world)
         query = Query(
             spec=self._spec,
             prompt_tokens=request.arrival.prompt_tokens + request.num_generated,
@@ -98,7 +97,7 @@ class Plait:
             kv_tokens=request.kv_tokens,
             hop_bytes=round(self._pool.ground.activation_bytes),
             promise=Promise(
-                max(1.0, 1e3 * (GOOD_TTFT_S - (engine.now_s - request.arrival.at_s))),
+                max(1.0, 1e3 * (GOOD_TTFT_S - (world.now_s - request.arrival.at_s))),
                 1e3 * GOOD_TPOT_S,
             ),
         )
@@ -112,35 +111,35 @@ class Plait:
             for at, stage in enumerate(decision.route)
         )
 
-    def reserved(self, engine: Engine, route: tuple[Hop, ...]) -> None:
+    def reserved(self, world: World, route: tuple[Hop, ...]) -> None:
         """Loads changed along `route`."""
         if self._router is None:
             return
         for hop in route:
-            span = engine.nodes[hop.node].span
+            span = world.nodes[hop.node].span
             if span is not None:
-                self._router.update(self._candidate(engine, hop.node, span))
+                self._router.update(self._candidate(world, hop.node, span))
 
-    def released(self, engine: Engine, route: tuple[Hop, ...]) -> None:
+    def released(self, world: World, route: tuple[Hop, ...]) -> None:
         """Loads changed along `route`."""
-        self.reserved(engine, route)
+        self.reserved(world, route)
 
-    def _tell_of_prompts(self, engine: Engine) -> None:
+    def _tell_of_prompts(self, world: World) -> None:
         """Prompts move on between requests: news of the nodes that read some."""
         assert self._router is not None
         reading: set[int] = set()
-        for i, node in enumerate(engine.nodes):
+        for i, node in enumerate(world.nodes):
             if node.span is not None and any(r.num_generated == 0 for r in node.requests.values()):
                 reading.add(i)
-                self._router.update(self._candidate(engine, i, node.span))
+                self._router.update(self._candidate(world, i, node.span))
         for i in sorted(self._reading - reading):
-            span = engine.nodes[i].span
+            span = world.nodes[i].span
             if span is not None:
-                self._router.update(self._candidate(engine, i, span))
+                self._router.update(self._candidate(world, i, span))
         self._reading = reading
 
-    def _candidate(self, engine: Engine, i: int, span: LayerSpan) -> Candidate:
-        node = engine.nodes[i]
+    def _candidate(self, world: World, i: int, span: LayerSpan) -> Candidate:
+        node = world.nodes[i]
         return Candidate(
             node_id=NodeId(self._ids[i]),
             incarnation=1,
@@ -149,7 +148,7 @@ class Plait:
             kv_tokens_free=node.kv_free if node.is_up else 0,
             kv_tokens_max=node.kv_tokens,
             num_requests=len(node.requests),
-            queue_tokens=sum(r.prompt_left(engine.now_s) for r in node.requests.values()),
+            queue_tokens=sum(r.prompt_left(world.now_s) for r in node.requests.values()),
         )
 
     def _rate(self, pipeline: Pipeline) -> float:

@@ -9,7 +9,7 @@ from scheduler.planning.ground import Wish
 from scheduler.planning.pool import plan_pool
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.report import GOOD_TPOT_S
-from scheduler.simulation.strategy import Pipeline
+from scheduler.simulation.state import Pipeline
 
 
 def pool_planner(pool: Pool, members: Sequence[int]) -> list[Pipeline]:

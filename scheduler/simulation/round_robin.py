@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from plait.types import LayerSpan
 from scheduler.planning.ground import Machine
-from scheduler.simulation.engine import Engine, Request
 from scheduler.simulation.pool import Pool
-from scheduler.simulation.strategy import Hop, Pipeline
+from scheduler.simulation.state import Hop, Pipeline, Request, World
 
 
 class RoundRobin:
@@ -24,35 +23,35 @@ class RoundRobin:
         self._next = 0
         self._known: set[int] = set()
 
-    def plan(self, engine: Engine) -> dict[int, LayerSpan]:
+    def plan(self, world: World) -> dict[int, LayerSpan]:
         """Pipelines that lost nobody stay. On a join, everybody idle is put to work."""
-        up = {i for i, node in enumerate(engine.nodes) if node.is_up}
+        up = {i for i, node in enumerate(world.nodes) if node.is_up}
         self._pipelines = [p for p in self._pipelines if all(i in up for i, _ in p)]
         if up - self._known:
             used = {i for p in self._pipelines for i, _ in p}
-            self._pipelines += greedy_pipelines(engine.pool, sorted(up - used))
+            self._pipelines += greedy_pipelines(world.pool, sorted(up - used))
         self._known = up
         return {i: span for p in self._pipelines for i, span in p}
 
-    def serving_changed(self, engine: Engine) -> None:
+    def serving_changed(self, world: World) -> None:
         """A pipeline serves when all of it is loaded."""
-        spans = engine.spans()
+        spans = world.spans()
         self._serving = [p for p in self._pipelines if all(spans.get(i) == s for i, s in p)]
 
-    def route(self, engine: Engine, request: Request) -> tuple[Hop, ...] | None:
+    def route(self, world: World, request: Request) -> tuple[Hop, ...] | None:
         """The next pipeline in turn that has room."""
         for offset in range(len(self._serving)):
             at = (self._next + offset) % len(self._serving)
             pipeline = self._serving[at]
-            if all(engine.nodes[i].kv_free >= request.kv_tokens for i, _ in pipeline):
+            if all(world.nodes[i].kv_free >= request.kv_tokens for i, _ in pipeline):
                 self._next = at + 1
                 return hops(pipeline)
         return None
 
-    def reserved(self, engine: Engine, route: tuple[Hop, ...]) -> None:
+    def reserved(self, world: World, route: tuple[Hop, ...]) -> None:
         """Turns are taken whatever the load is."""
 
-    def released(self, engine: Engine, route: tuple[Hop, ...]) -> None:
+    def released(self, world: World, route: tuple[Hop, ...]) -> None:
         """Nothing to learn from."""
 
 

@@ -17,7 +17,8 @@ from scheduler.simulation.plait import Plait, mend
 from scheduler.simulation.pool import Pool, nominal_pool
 from scheduler.simulation.report import Outcome, percentile, summarise
 from scheduler.simulation.round_robin import RoundRobin, greedy_pipelines
-from scheduler.simulation.strategy import Pipeline, Strategy
+from scheduler.simulation.state import Pipeline
+from scheduler.simulation.strategy import Strategy
 from scheduler.simulation.trace import Arrival, Arrivals, conversation
 
 LAYERS = 4
