@@ -6,6 +6,7 @@ twice the time for 4 rows and three times for 3. For 2 rows and more each row's 
 independent of the other rows, bit for bit: that makes batching invisible to a request.
 """
 
+import os
 from functools import cache
 from typing import Protocol
 
@@ -15,6 +16,11 @@ from torch import Tensor
 
 ROWS_MIN = 4
 """Rows are padded to this many: 4 packed rows cost less than 1, and all take the same path."""
+
+KERNELS_MAX = 128
+"""Kernels that oneDNN keeps, one for each weight's shape and number of rows, about a quarter MiB
+each. By its own default it keeps two thousand, and a node's memory grows by half a GiB; a kernel
+that was dropped is built again in well under a millisecond."""
 
 
 class Linear(Protocol):
@@ -89,6 +95,7 @@ def can_pack(device_kind: str, dtype: torch.dtype) -> bool:
     """Whether this torch and this processor have the packed product: tried once on a small one."""
     if device_kind != "cpu":
         return False
+    _bound_kernels()
     weight = torch.arange(64 * 32, dtype=torch.float32).reshape(64, 32).div_(1024).to(dtype)
     rows = torch.ones(ROWS_MIN, 32, dtype=dtype)
     try:
@@ -98,6 +105,12 @@ def can_pack(device_kind: str, dtype: torch.dtype) -> bool:
         return False
     expected = F.linear(rows.float(), weight.float()) + 1
     return bool(torch.allclose(total.float(), expected, rtol=1e-2, atol=1e-2))
+
+
+def _bound_kernels() -> None:
+    """oneDNN and torch's layer above it read these once, at the first product."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(KERNELS_MAX))
 
 
 def _num_bytes(weight: Tensor, bias: Tensor | None) -> int:
