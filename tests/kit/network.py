@@ -25,11 +25,18 @@ def smollm() -> tuple[ModelSource, ModelSpec]:
 
 @contextmanager
 def serving_network(
-    home: Path, model: str, spec: ModelSpec, *, num_stages: int, num_spares: int = 0
+    home: Path,
+    model: str,
+    spec: ModelSpec,
+    *,
+    num_stages: int,
+    num_spares: int = 0,
+    telemetry: tuple[str, ...] = ("--no-mqtt",),
 ) -> Iterator[LocalNetwork]:
     """A network in which all nodes serve. Memory is capped so that a chain needs `num_stages` of
-    them; `num_spares` join a running network, so they hold layers that others hold already."""
-    options = ("--kv-tokens", str(KV_TOKENS), "--no-mqtt")
+    them; `num_spares` join a running network, so they hold layers that others hold already.
+    `telemetry` are the coordinator's options for its broker."""
+    options = ("--kv-tokens", str(KV_TOKENS), *telemetry)
     with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
         cap = memory_cap_bytes(spec, num_stages)
         for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
