@@ -1,7 +1,7 @@
-"""Ask one question and print the whole answer. Needs a running network: `plait demo` or your own.
+"""Ask one question and print the whole answer. Needs a running network.
 
 Address, key and CA come from PLAIT_ADDRESS, PLAIT_API_KEY and PLAIT_CA, or from the profile that
-`plait coordinator` writes.
+`plait coordinator` writes; `plait demo --keep` says where its own is.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""The same network through the `openai` package. PLAIT_HTTP is the coordinator's HTTP address."""
+"""The same network through the `openai` package: `pip install openai`.
+
+PLAIT_API_KEY is a key from `plait token key create`, PLAIT_HTTP the coordinator's HTTP address.
+"""
 
 import os
 
