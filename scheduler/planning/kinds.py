@@ -1,5 +1,7 @@
 """Machines by kind: what a plan counts instead of naming nodes."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -7,6 +9,10 @@ from scheduler.planning.ground import Ground, Machine
 
 EXACT_MACHINES_MAX: Final = 9
 """Pools up to this size are planned node by node."""
+
+
+TRANSFER_BATCH: Final = 8.0
+MILE_STEP_MS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,7 @@ class MachineClass:
     average: Machine
 
 
-def link_cost_s(ground: Ground, machine: Machine, batch: float = 8.0) -> float:
+def link_cost_s(ground: Ground, machine: Machine, batch: float = TRANSFER_BATCH) -> float:
     """Seconds that a machine's own links add to a trip: its last mile and its uplink."""
     transfer = ground.activation_bytes / min(machine.up_bytes_per_s, machine.down_bytes_per_s)
     return machine.last_mile_s + batch * transfer
@@ -39,6 +45,32 @@ def classify(ground: Ground, free: tuple[int, ...]) -> list[MachineClass]:
         )
         classes.append(MachineClass(tuple(members), _average(ground, members)))
     return classes
+
+
+def cut(
+    ground: Ground, classes: Sequence[MachineClass], *, machines_max: int
+) -> tuple[list[MachineClass], list[list[int]]]:
+    """Classes cut by their links: single machines in a pool up to `machines_max`, else by uplink
+    and last mile. And for every class which of the fine ones it became."""
+    is_single = sum(len(c.members) for c in classes) <= machines_max
+    fine: list[MachineClass] = []
+    parts: list[list[int]] = []
+    for node_class in classes:
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for index in node_class.members:
+            machine = ground.machines[index]
+            key: tuple[float, ...] = (float(index),)
+            if not is_single:
+                up_s = TRANSFER_BATCH * ground.activation_bytes / machine.up_bytes_per_s
+                mile_ms = 1e3 * machine.last_mile_s
+                key = (float(round(math.log2(up_s))), math.floor(mile_ms / MILE_STEP_MS))
+            groups.setdefault(key, []).append(index)
+        own: list[int] = []
+        for key in sorted(groups):
+            own.append(len(fine))
+            fine.append(MachineClass(tuple(groups[key]), _average(ground, groups[key])))
+        parts.append(own)
+    return fine, parts
 
 
 def _average(ground: Ground, members: list[int]) -> Machine:

@@ -5,6 +5,7 @@
 Its LP relaxation is the bound that is reported, its duals say what one more node is worth.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,9 @@ from scheduler.planning.kinds import MachineClass
 from scheduler.planning.patterns import Pattern
 
 SOLVERS: Final = ("HiGHS", "PULP_CBC_CMD")
+GAP: Final = 1e-3
+NODES_MAX: Final = 1000
+"""Branches at most: a limit that does not depend on the machine's speed."""
 
 
 class NoSolverError(Exception):
@@ -37,13 +41,14 @@ def pack(
     classes: Sequence[MachineClass],
     *,
     time_limit_s: float,
+    carried: float = 0.0,
     solvers: Sequence[str] = SOLVERS,
 ) -> Packing:
-    """The best packing. Raises NoSolverError."""
+    """The best packing, where one of `carried` tokens/s is known already. Raises NoSolverError."""
     said: list[str] = []
     for name in solvers:
         try:
-            return _pack_with(name, patterns, classes, time_limit_s)
+            return _pack_with(name, patterns, classes, time_limit_s, carried)
         except Exception as error:  # a solver's root: whatever it throws, the next one is tried
             said.append(f"{name}: {error}")
     raise NoSolverError("; ".join(said))
@@ -52,29 +57,90 @@ def pack(
 def relax(
     patterns: Sequence[Pattern], classes: Sequence[MachineClass], *, time_limit_s: float
 ) -> tuple[float, tuple[float, ...]]:
-    """The LP's bound and its duals."""
+    """The LP's bound and its duals. Raises NoSolverError."""
+    if not patterns:
+        return 0.0, (0.0,) * len(classes)
     program, _, rows = _program(patterns, classes, is_whole=False)
-    program.solve(_solver(SOLVERS[0], time_limit_s, gap=0.0))
+    said: list[str] = []
+    for name in SOLVERS:
+        try:
+            program.solve(_solver(name, time_limit_s, gap=0.0))
+            break
+        except Exception as error:  # a solver's root: whatever it throws, the next one is tried
+            said.append(f"{name}: {error}")
+    else:
+        raise NoSolverError("; ".join(said))
     bound = float(pulp.value(program.objective) or 0.0)
-    prices = [float(row.pi or 0.0) if row is not None else 0.0 for row in rows]
+    # Signs differ between solvers; more nodes never carry less.
+    prices = [abs(float(row.pi or 0.0)) if row is not None else 0.0 for row in rows]
     return bound, tuple(prices)
 
 
+def greedy_packing(patterns: Sequence[Pattern], classes: Sequence[MachineClass]) -> Packing:
+    """The patterns that carry most per machine first, as often as there are machines."""
+    left = [len(c.members) for c in classes]
+    uses = [0] * len(patterns)
+    ranked = sorted(
+        range(len(patterns)),
+        key=lambda i: (-patterns[i].rate / len(patterns[i].order), patterns[i].order),
+    )
+    for at in ranked:
+        own = patterns[at].uses()
+        uses[at] = min(left[index] // count for index, count in own.items())
+        for index, count in own.items():
+            left[index] -= uses[at] * count
+    return Packing(
+        uses=tuple(uses),
+        lp_bound=math.inf,
+        prices=(0.0,) * len(classes),
+        solver="greedy",
+        status="feasible",
+    )
+
+
 def _pack_with(
-    name: str, patterns: Sequence[Pattern], classes: Sequence[MachineClass], time_limit_s: float
+    name: str,
+    patterns: Sequence[Pattern],
+    classes: Sequence[MachineClass],
+    time_limit_s: float,
+    carried: float,
 ) -> Packing:
     bound, prices = relax(patterns, classes, time_limit_s=time_limit_s)
-    program, uses, _ = _program(patterns, classes, is_whole=True)
-    program.solve(_solver(name, time_limit_s, gap=1e-3))
+    kept = _able(patterns, classes, bound, prices, carried)
+    program, uses, _ = _program([patterns[i] for i in kept], classes, is_whole=True)
+    program.solve(_solver(name, time_limit_s, gap=GAP))
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         raise NoSolverError(f"status {pulp.LpStatus[program.status]}")
+    times = [0] * len(patterns)
+    for index, use in zip(kept, uses, strict=True):
+        times[index] = round(use.value() or 0.0)
     return Packing(
-        uses=tuple(round(use.value() or 0.0) for use in uses),
+        uses=tuple(times),
         lp_bound=bound,
         prices=prices,
         solver="highs" if name == "HiGHS" else "cbc",
         status="optimal" if program.sol_status == pulp.LpSolutionOptimal else "feasible",
     )
+
+
+def _able(
+    patterns: Sequence[Pattern],
+    classes: Sequence[MachineClass],
+    bound: float,
+    prices: Sequence[float],
+    carried: float,
+) -> list[int]:
+    """Patterns that a packing better than the known one may use: one use of a pattern costs the
+    bound its reduced cost."""
+    greedy = greedy_packing(patterns, classes)
+    known = sum(use * p.rate for use, p in zip(greedy.uses, patterns, strict=True))
+    slack = bound - max(known, carried) + 1e-6 * bound
+    able: list[int] = []
+    for index, (pattern, use) in enumerate(zip(patterns, greedy.uses, strict=True)):
+        missing = sum(prices[c] for c in pattern.order) - pattern.rate
+        if missing <= slack or use:
+            able.append(index)
+    return able
 
 
 def _program(
@@ -104,6 +170,13 @@ def _program(
 def _solver(name: str, time_limit_s: float, *, gap: float) -> pulp.LpSolver:
     """One thread and a fixed seed: the same question has the same answer."""
     if name == "HiGHS":
-        return pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, gapRel=gap, random_seed=1)
+        return pulp.HiGHS(
+            msg=False,
+            threads=1,
+            timeLimit=time_limit_s,
+            gapRel=gap,
+            random_seed=1,
+            mip_max_nodes=NODES_MAX,
+        )
     limit = max(1, round(time_limit_s))
     return pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=limit, gapRel=gap)

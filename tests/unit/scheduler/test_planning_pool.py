@@ -10,9 +10,9 @@ from plait.errors import UnavailableError
 from scheduler.planning.check import pool_violations
 from scheduler.planning.ground import Wish
 from scheduler.planning.kinds import MachineClass
-from scheduler.planning.pack import NoSolverError, Packing
+from scheduler.planning.pack import NoSolverError, Packing, greedy_packing
 from scheduler.planning.patterns import Pattern
-from scheduler.planning.pool import greedy_packing, plan_pool
+from scheduler.planning.pool import plan_pool
 from tests.unit.scheduler.grounds import draw_ground, model
 
 
