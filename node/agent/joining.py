@@ -1,6 +1,7 @@
 """The papers a node starts with: its own, or new ones for a token. Needs no engine."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -9,9 +10,10 @@ from node.agent.enrol import enrol
 from node.agent.identity import NodeCredentials, has_credentials, load_credentials
 from node.config import NodeConfig
 from plait import log
+from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tokens import TOKEN_CHARS_MAX, JoinToken
-from plait.errors import ConfigError
-from plait.wire.reach import Address
+from plait.errors import ConfigError, DeadlineError, UnavailableError
+from plait.wire.reach import Address, check_reachable
 
 TOKEN_WAIT_S: Final = 60.0
 POLL_S: Final = 0.25
@@ -21,13 +23,14 @@ _log = log.get("join")
 async def join(config: NodeConfig) -> NodeCredentials:
     """The node's papers: those it has, or new ones for a token.
 
-    A token of the network that it belongs to already is not spent. Raises PlaitError.
+    A token of the network that it belongs to already is not spent. Raises PlaitError, among others
+    AuthenticationError(reason="wrong_ca") where another network's coordinator is at the address.
     """
     if has_credentials(config.home):
         credentials = load_credentials(config.home)
         token = JoinToken.parse(config.token) if config.token is not None else None
         if token is None or token.network_id == credentials.network_id:
-            return _moved(credentials, config.coordinator)
+            return await _moved(credentials, config.coordinator)
     token_word = config.token
     if token_word is None and config.token_file is not None:
         token_word = await token_from_file(config.token_file)
@@ -77,12 +80,17 @@ def _no_token(path: Path, why: str) -> ConfigError:
     return ConfigError(f"--token-file {path}: {why}", reason="token_file_missing")
 
 
-def _moved(credentials: NodeCredentials, coordinator: str) -> NodeCredentials:
-    """The same papers for a coordinator that is dialled at another host now."""
+async def _moved(credentials: NodeCredentials, coordinator: str) -> NodeCredentials:
+    """The same papers for a coordinator that is dialled at another address now.
+
+    Whether it is the same coordinator is looked at before: at another port of one host the node
+    port would stay the old one, and the node would go where nobody sent it."""
     if not coordinator:
         return credentials
     public, port = Address.parse(coordinator), Address.parse(credentials.node_address).port
     if public == Address.parse(credentials.coordinator_address):
         return credentials
+    with contextlib.suppress(UnavailableError, DeadlineError):  # away for now: it is tried again
+        await check_reachable(public, ca_pem=credentials.ca_pem, target_name=COORDINATOR_NAME)
     moved = Address(public.host, port)
     return replace(credentials, coordinator_address=str(public), node_address=str(moved))

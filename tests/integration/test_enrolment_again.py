@@ -76,3 +76,18 @@ async def test_a_token_file_that_does_not_come_or_cannot_be_read_is_named(tmp_pa
         with pytest.raises(ConfigError, match="--token-file") as caught:
             await token_from_file(path, wait_s=wait_s)
         assert caught.value.code == code
+
+
+async def test_papers_of_one_network_do_not_lead_to_another(
+    network: Network, tmp_path: Path
+) -> None:
+    """On one host networks differ by their ports: the node port of the papers would be wrong."""
+    home = tmp_path / "n"
+    enrolled = await enrol(network.public_address, await network.token(), home, "attic")
+    async with running_network(tmp_path / "other") as other:
+        with pytest.raises(AuthenticationError) as caught:
+            await join(NodeConfig(home=home, coordinator=other.public_address))
+        assert caught.value.code == "wrong_ca"
+    assert (await join(NodeConfig(home=home, coordinator=other.public_address))).node_id == (
+        enrolled.node_id
+    ), "nobody is there now: it may be the coordinator's new address, so the node keeps trying"
