@@ -5,7 +5,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
@@ -49,6 +49,7 @@ from plait.wire.tickets import decode_payload
 from plait.wire.v1 import control_pb2
 
 FLUSH_S: Final = 1.0
+PATIENCE_S: Final = 0.5
 INTERRUPTED: Final = 130
 TLS_FILE: Final = "tls.pem"
 
@@ -60,6 +61,7 @@ async def run(config: NodeConfig, credentials: NodeCredentials, progress: Progre
 
     Raises PlaitError for addresses or devices that will not do.
     """
+    await asyncio.sleep(0)  # a Ctrl-C while the engine's libraries loaded ends it here
     device = pick_device(config.device, config.compute_dtype)
     engine = ThreadedEngineHost(
         device,
@@ -164,8 +166,7 @@ class Node:
                 async with asyncio.timeout(FLUSH_S):
                     await control.flush()
             self._runtime.close()
-            for task in tasks:
-                task.cancel()
+            await end(tasks)
         _log.info("left", reason=leaving.reason.code, code=leaving.code)
         return leaving
 
@@ -276,6 +277,15 @@ class Node:
             clock=self._clock,
             rng=self._rng,
         )
+
+
+async def end(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = PATIENCE_S) -> None:
+    """Cancel until all have ended: a task group that fails in the very moment in which it is
+    cancelled forgets the cancellation (Python before 3.13), and its task would go on for ever."""
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=patience_s)
 
 
 def own_addresses(config: NodeConfig, port: int) -> tuple[str, ...]:

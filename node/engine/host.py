@@ -141,6 +141,8 @@ class ThreadedEngineHost:
         """As the port says. What was held is freed first, also where loading then fails."""
 
         def report(phase: str, done: int, total: int) -> None:
+            if self._stopping:  # a node that leaves does not wait for the rest
+                raise UnavailableError("the engine was stopped")
             self._post(progress, phase, done, total)
 
         def load() -> HeldSpan:

@@ -74,11 +74,5 @@ async def start_server(
             "choose another with --listen HOST:PORT",
             reason="port_in_use",
         )
-    is_started = False
-    try:
-        await server.start()
-        is_started = True
-    finally:
-        if not is_started:  # Ctrl-C while it starts: a server that is dropped would complain
-            await server.stop(0)
+    await server.start()
     return server, port

@@ -1,6 +1,7 @@
 """The engine as the node sees it: a thread behind the port."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -250,3 +251,22 @@ async def test_a_stopped_engine_says_so() -> None:
     with pytest.raises(UnavailableError):
         await stage.engine.unload()
     await stage.engine.stop()
+
+
+async def test_stopping_abandons_a_load() -> None:
+    model, is_reached, may_go_on = tiny_model("llama"), threading.Event(), threading.Event()
+
+    def opener(_: ModelSource) -> TensorSource:
+        is_reached.set()
+        assert may_go_on.wait(DEADLINE_S)
+        return model.source()
+
+    async with running(opener=opener) as stage:
+        load = asyncio.create_task(stage.load(stage.model.spec.whole))
+        await asyncio.to_thread(is_reached.wait, DEADLINE_S)
+        stop = asyncio.create_task(stage.engine.stop())
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(UnavailableError, match="stopped"):
+            await load
+        await stop
