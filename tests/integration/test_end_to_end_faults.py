@@ -1,8 +1,12 @@
-"""Real processes that die: a generation goes on where it was, on what is left."""
+"""Real processes under load and real processes that die: a generation goes on where it was."""
 
+import json
 import os
+import random
 import signal
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +20,7 @@ from tests.kit.network import (
     serving_network,
 )
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.wait import until_sync
 
 pytestmark = pytest.mark.slow
 PROMPT = list(range(40, 72))
@@ -31,6 +36,68 @@ def spare_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNet
         (model,) = network.view().models
         assert min(model.replicas_per_layer) >= 2
         yield network
+
+
+def test_many_at_once_draw_what_each_draws_alone(spare_network: LocalNetwork) -> None:
+    rng = random.Random(4)
+    asked = [
+        ([rng.randrange(256) for _ in range(rng.choice([1, 3, 17, 60, 257]))], rng.randrange(1, 40))
+        for _ in range(32)
+    ]
+    with client_of(spare_network) as client, ThreadPoolExecutor(len(asked)) as pool:
+
+        def ask(prompt: list[int], num_tokens: int) -> tuple[int, ...]:
+            answer = client.generate(
+                prompt, max_tokens=num_tokens, temperature=0.0, ignore_eos=True
+            )
+            return answer.token_ids
+
+        alone = [ask(*each) for each in asked]
+        assert list(pool.map(lambda each: ask(*each), asked)) == alone
+
+
+def test_a_storm_of_clients_that_leave_frees_all_kv_within_a_second(
+    spare_network: LocalNetwork,
+) -> None:
+    before = spare_network.view().counters
+    with ThreadPoolExecutor(60) as pool:
+        assert all(pool.map(lambda _: _leave_after_a_token(spare_network), range(60)))
+    until_sync(
+        lambda: (
+            all(node.kv_tokens_reserved == 0 for node in spare_network.view().nodes)
+            and spare_network.view().num_queued == 0
+        ),
+        timeout_s=1.0,
+        what="all KV given back",
+    )
+    after = spare_network.view().counters
+    assert after.requests_submitted - before.requests_submitted == 60
+    ended = ("requests_finished", "requests_failed", "requests_cancelled")
+    assert sum(getattr(after, name) - getattr(before, name) for name in ended) == 60
+    assert after.requests_failed == before.requests_failed
+
+
+def _leave_after_a_token(network: LocalNetwork) -> bool:
+    """Open a stream over HTTP, read its first event, and hang up without a word."""
+    profile = network.profile
+    host, _, port = profile.http_url.removeprefix("http://").rpartition(":")
+    (model,) = network.view().models
+    body = json.dumps(
+        {"model": model.model_id, "prompt": PROMPT, "max_tokens": NUM_TOKENS, "stream": True}
+    )
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {profile.api_key}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(f"{head}{body}".encode())
+        got = b""
+        while b"data: " not in got:
+            more = client.recv(4096)
+            if not more:
+                return False
+            got += more
+    return True
 
 
 def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
