@@ -1,15 +1,16 @@
 """Phase 1's front door: who holds which layers."""
 
 import importlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 from plait.clock import Clock, SystemClock
 from plait.errors import UnavailableError
-from plait.types import NodeId
+from plait.types import ModelId, NodeId
 from scheduler.allocation.bound import rate_bound
-from scheduler.allocation.chain import ChainPlanner
+from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.chooser import IlpChooser
+from scheduler.allocation.classes import EXACT_NODES_MAX
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
 from scheduler.allocation.patterns import SolvePatterns
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
@@ -57,12 +58,19 @@ def allocate(
     planners = _planners(problem)
     draft = _stable_draft(problem, planners, chooser)
     # Spare nodes complete further chains, which the ILP does not see: compare whole plans.
+    solver, status = chooser.solver, chooser.status
     rival = _stable_draft(problem, planners, chooser.greedy)
-    is_rival = rival.worth() > draft.worth()
+    if rival.worth() > draft.worth():
+        draft, solver, status = rival, "greedy", "feasible"
+    if solve is None and len(planners) == 1 and len(problem.nodes) > EXACT_NODES_MAX:
+        planned = _planned(problem.time_limit_s / 4)
+        rival = _stable_draft(problem, planners, planned)
+        if rival.worth() > draft.worth():
+            draft, solver, status = rival, planned.solver, planned.status
     plan = _finish(
-        rival if is_rival else draft,
-        "greedy" if is_rival else chooser.solver,
-        "feasible" if is_rival else chooser.status,
+        draft,
+        solver,
+        status,
         warnings=chooser.warnings,
         solve_ms=watch.monotonic_ms() - started_ms,
     )
@@ -78,6 +86,24 @@ def _pulp() -> SolvePatterns:
     module = importlib.import_module("scheduler.allocation.solver")
     solve: SolvePatterns = module.solve_patterns
     return solve
+
+
+class PoolChooser(Protocol):
+    """What is used of `planned.PlannedChooser`."""
+
+    solver: str
+    status: str
+
+    def __call__(
+        self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
+    ) -> list[tuple[ChainPlanner, Chain]]: ...
+
+
+def _planned(time_limit_s: float) -> PoolChooser:
+    """Imported when first needed, as the solver is."""
+    module = importlib.import_module("scheduler.allocation.planned")
+    chooser: PoolChooser = module.PlannedChooser(time_limit_s)
+    return chooser
 
 
 def _planners(problem: AllocationProblem) -> tuple[ChainPlanner, ...]:

@@ -4,6 +4,7 @@ PuLP builds a program anew each time; here columns join a program that HiGHS has
 """
 
 import importlib
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -37,7 +38,7 @@ class _Highs(Protocol):
 class Master:
     """max sum X_p y_p, sum a_cp y_p <= N_c, y >= 0, over the patterns that have joined."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], *, time_limit_s: float) -> None:
         """`sizes` are the members of each class. Raises NoSolverError where HiGHS is missing."""
         try:
             module = importlib.import_module("highspy")
@@ -45,7 +46,13 @@ class Master:
             raise NoSolverError(str(error)) from error
         self._highs: _Highs = module.Highs()
         self._count = len(sizes)
-        for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 1)):
+        options: dict[str, object] = {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 1,
+            "time_limit": time_limit_s,
+        }
+        for name, value in options.items():
             self._highs.setOptionValue(name, value)
         nothing = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
         for size in sizes:
@@ -61,9 +68,12 @@ class Master:
 
     def solve(self) -> tuple[float, list[float]]:
         """The LP's value and the price of each class."""
-        self._highs.run()
-        value = -self._highs.getInfo().objective_function_value
-        duals = self._highs.getSolution().row_dual
-        if len(duals) != self._count:
+        try:
+            self._highs.run()
+            value = -float(self._highs.getInfo().objective_function_value)
+            prices = [abs(float(dual)) for dual in self._highs.getSolution().row_dual]
+        except Exception as error:  # a solver's root: whatever it throws, plans go on without it
+            raise NoSolverError(f"HiGHS: {error}") from error
+        if len(prices) != self._count or not math.isfinite(value + sum(prices)):
             raise NoSolverError("HiGHS gave no prices")
-        return value, [abs(float(dual)) for dual in duals]
+        return value, prices

@@ -59,6 +59,7 @@ def generate(
     *,
     rounds: int,
     tpot_s_max: float,
+    time_limit_s: float,
 ) -> Generated:
     """Patterns over `fine`, where `parts[c]` are the fine classes of coarse class c. `seeds` are
     patterns over `fine` to begin with."""
@@ -71,7 +72,7 @@ def generate(
         for f in own:
             prices[f] = coarse_prices[index]
     known = {p.order: p for p in seeds}
-    master = Master(sizes)
+    master = Master(sizes, time_limit_s=time_limit_s)
     master.join(seeds)
     bound, stages_min = 0.0, min((len(s.order) for s in sketches), default=1)
     for at in range(rounds):

@@ -61,17 +61,22 @@ class Search:
             return found
         fine, parts = cut(self._ground, classes, machines_max=SINGLE_MACHINES_MAX)
         is_single = len(fine) == num_machines
-        generated = generate(
-            self._ground,
-            classes,
-            patterns,
-            coarse.prices,
-            fine,
-            parts,
-            _as_patterns(fine, chains) if is_single else (),
-            rounds=ROUNDS if is_single else ROUNDS_LARGE,
-            tpot_s_max=self._slo,
-        )
+        try:
+            generated = generate(
+                self._ground,
+                classes,
+                patterns,
+                coarse.prices,
+                fine,
+                parts,
+                _as_patterns(fine, chains) if is_single else (),
+                rounds=ROUNDS if is_single else ROUNDS_LARGE,
+                tpot_s_max=self._slo,
+                time_limit_s=self._wish.time_limit_s,
+            )
+        except NoSolverError as error:
+            self.warnings.append(f"planned by kinds only: {error}")
+            return found
         if not is_single:
             # Members of a class of links are few: whole uses would cost more than telling them
             # apart brings. The LP says what was left.

@@ -11,6 +11,7 @@ from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelId, NodeId
 from scheduler.allocation import Placement, allocate, allocate_greedy, violations
 from scheduler.allocation.patterns import PatternSolution, SolvePatterns, SolverFailedError
+from scheduler.allocation.solver import solve_patterns
 from tests.unit.scheduler.pools import node, problem, tiny_model
 
 
@@ -181,7 +182,8 @@ def test_without_a_working_solver_the_plan_is_greedy(solve: SolvePatterns) -> No
 
 def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     code = (
-        "from tests.unit.scheduler.pools import *\n"
+        "from scheduler.allocation.solver import solve_patterns
+from tests.unit.scheduler.pools import *\n"
         "from scheduler.allocation import allocate\n"
         "from plait.clock import ManualClock\n"
         "p = problem(*(node(f'n{i}', memory_mib=250 + 40 * (i % 4), layer_ms=1 + i % 3) "
@@ -217,3 +219,26 @@ def test_sixty_four_nodes_are_planned_and_pass_the_check() -> None:
     greedy = allocate_greedy(pool)
     assert violations(pool, plan) == [] and len(plan.pipelines) > 5
     assert plan.objective_tokens_per_s >= 0.9 * greedy.objective_tokens_per_s
+
+
+def test_a_large_pool_is_planned_no_worse_than_by_whole_classes() -> None:
+    names = [f"n{i:02d}" for i in range(16)]
+    rtt = {
+        (a, b): 8.0 if i % 2 == j % 2 else 110.0
+        for i, a in enumerate(names)
+        for j, b in enumerate(names[:i])
+    }
+    pool = problem(
+        *(
+            node(name, memory_mib=300 + 40 * (i % 5), layer_ms=1.0 + i % 3, bytes_per_s=2e6 + i * 1e6)
+            for i, name in enumerate(names)
+        ),
+        rtt_ms=rtt,
+    )
+    plan = allocate(pool, clock=ManualClock())
+    assert violations(pool, plan) == []
+    assert plan == allocate(pool, clock=ManualClock())
+    by_classes = allocate(pool, clock=ManualClock(), solve=solve_patterns)
+    assert plan.objective_tokens_per_s >= by_classes.objective_tokens_per_s * 0.999
+    greedy = allocate_greedy(pool)
+    assert plan.objective_tokens_per_s >= greedy.objective_tokens_per_s * 0.999

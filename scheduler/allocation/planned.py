@@ -1,0 +1,116 @@
+"""Chains for a large pool of live nodes: chosen by the planner of whole pools, then split and
+rated here with what was measured between these very nodes."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from plait.errors import UnavailableError
+from plait.types import ModelId, NodeId
+from scheduler.allocation.chain import Chain, ChainPlanner
+from scheduler.allocation.classes import regions
+from scheduler.cost import BATCH_MAX, role_bytes, sane
+from scheduler.planning.ground import Ground, Machine, StageCurve, Wish
+from scheduler.planning.pool import plan_pool
+
+BUCKET_STEP: Final = 1.15
+PAIRS_MAX: Final = 64
+THOROUGH_STAGES_MAX: Final = 6
+LEAST_S: Final = 1e-9
+
+
+class PlannedChooser:
+    """A ChainChooser for one model over many nodes; `solver` and `status` say how it went."""
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._time_limit_s = time_limit_s
+        self.solver = "greedy"
+        self.status = "feasible"
+        self.warnings: tuple[str, ...] = ()
+
+    def __call__(
+        self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
+    ) -> list[tuple[ChainPlanner, Chain]]:
+        """Chains of the first planner's model; none where the planner finds none."""
+        planner = planners[0]
+        if not free:
+            return []
+        ground = ground_of(planner, free)
+        try:
+            plan = plan_pool(ground, Wish(time_limit_s=self._time_limit_s))
+        except UnavailableError:
+            return []
+        except Exception as error:  # numpy and a solver: whatever they do, other plans are there
+            self.warnings = (f"planned without the pool's planner: {error}",)
+            return []
+        self.solver, self.status, self.warnings = plan.solver, plan.status, plan.warnings
+        chosen: list[tuple[ChainPlanner, Chain]] = []
+        for replica in plan.chains:
+            node_ids = [NodeId(ground.machines[i].node_id) for i in replica.members]
+            is_short = len(node_ids) <= THOROUGH_STAGES_MAX
+            chain = planner.best(node_ids, planner.spec.whole, is_thorough=is_short)
+            if chain is not None and chain.score > 0.0:
+                chosen.append((planner, chain))
+        return chosen
+
+
+def ground_of(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> Ground:
+    """Live nodes as the planner of pools sees them: regions by measured round trips (their
+    median), kinds by measured speed and memory, memory as the node reckons it."""
+    by_node = regions(planner, node_ids)
+    names = sorted(set(by_node.values()))
+    members = {name: [n for n in sorted(node_ids) if by_node[n] == name] for name in names}
+    return Ground(
+        num_layers=planner.spec.num_layers,
+        activation_bytes=float(planner.hop_bytes),
+        regions=tuple(f"region {name}" for name in names),
+        region_rtt_s=tuple(
+            tuple(_median_rtt_s(planner, members[a], members[b]) for b in names) for a in names
+        ),
+        machines=tuple(_machine(planner, n, names.index(by_node[n])) for n in sorted(node_ids)),
+        batch_max=BATCH_MAX,
+    )
+
+
+def _median_rtt_s(planner: ChainPlanner, one: Sequence[NodeId], other: Sequence[NodeId]) -> float:
+    pairs = ((a, b) for a, b in itertools.product(one, other) if a != b)
+    trips = [planner.links.rtt_ms(a, b) for a, b in itertools.islice(pairs, PAIRS_MAX)]
+    return statistics.median(trips) / 1e3 if trips else 0.0
+
+
+def _machine(planner: ChainPlanner, node_id: NodeId, region: int) -> Machine:
+    profile, cost, spec = planner.profiles[node_id], planner.costs[node_id], planner.spec
+    dtype = profile.compute_dtype
+
+    def held(*, is_first: bool, is_last: bool) -> int:
+        return role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
+
+    plain = held(is_first=False, is_last=False)
+    speed = math.floor(math.log(cost.layer_ms) / math.log(BUCKET_STEP))
+    size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(BUCKET_STEP))
+    extra_s = cost.layer_ms_per_extra / 1e3
+    return Machine(
+        node_id=node_id,
+        kind=f"{dtype} {size} {speed}",
+        region=region,
+        last_mile_s=0.0,
+        up_bytes_per_s=sane(profile.up_bytes_per_s, 1.0),
+        down_bytes_per_s=sane(profile.down_bytes_per_s, 1.0),
+        room_bytes=float(max(0, profile.memory_bytes - plain)),
+        kv_bytes=None,
+        layer_bytes=float(spec.layer_params * dtype.num_bytes),
+        kv_sequence_bytes=float(spec.kv_bytes_per_token(1, dtype) * planner.sequence_tokens),
+        first_bytes=float(held(is_first=True, is_last=False) - plain),
+        last_bytes=float(held(is_first=False, is_last=True) - plain),
+        both_bytes=float(held(is_first=True, is_last=True) - plain),
+        curve=StageCurve(
+            overhead_s=max(LEAST_S, cost.overhead_ms / 1e3),
+            compute_s=0.0,
+            read_s=max(LEAST_S, cost.layer_ms / 1e3 - extra_s),
+            kv_s=extra_s,
+            head_compute_s=0.0,
+            head_read_s=cost.head_ms / 1e3,
+        ),
+    )
