@@ -12,10 +12,10 @@ PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
 # The parts that run: SDK, coordinator, node.
 $(RUN): pyproject.toml
+	@echo "Installing plait into $(VENV): a few minutes the first time, torch being most of it"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plait needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
-	@echo "Installing plait into $(VENV): a few minutes the first time, torch being most of it"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(INSTALL) -e '.[all]'
 	@touch $@

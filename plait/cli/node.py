@@ -69,6 +69,8 @@ def join_network(
         raise ConfigError("--token and --token-file: give one of them")
     if dtype not in _DTYPES:
         raise ConfigError(f"--dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):  # before the token is spent
+        raise ConfigError(f"--device {device!r}: use auto, cpu, cuda or cuda:N, e.g. cuda:0")
     log.configure(level=_log_level(log_level))
     home = home if home is not None else node_home()
     config = NodeConfig(

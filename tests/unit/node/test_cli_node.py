@@ -50,6 +50,7 @@ def test_memory_that_is_none_is_refused_with_an_example(text: str) -> None:
     ("arguments", "words"),
     [
         (["--dtype", "int4"], "choose one of auto"),
+        (["--device", "tpu"], "cuda:0"),
         (["--listen", "here"], "HOST:PORT"),
         (["--listen", "0.0.0.0:99999"], "HOST:PORT"),
         (["--memory", "much"], "2GiB"),
