@@ -182,8 +182,7 @@ def test_without_a_working_solver_the_plan_is_greedy(solve: SolvePatterns) -> No
 
 def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     code = (
-        "from scheduler.allocation.solver import solve_patterns
-from tests.unit.scheduler.pools import *\n"
+        "from tests.unit.scheduler.pools import *\n"
         "from scheduler.allocation import allocate\n"
         "from plait.clock import ManualClock\n"
         "p = problem(*(node(f'n{i}', memory_mib=250 + 40 * (i % 4), layer_ms=1 + i % 3) "
@@ -230,7 +229,12 @@ def test_a_large_pool_is_planned_no_worse_than_by_whole_classes() -> None:
     }
     pool = problem(
         *(
-            node(name, memory_mib=300 + 40 * (i % 5), layer_ms=1.0 + i % 3, bytes_per_s=2e6 + i * 1e6)
+            node(
+                name,
+                memory_mib=300 + 40 * (i % 5),
+                layer_ms=1.0 + i % 3,
+                bytes_per_s=2e6 + i * 1e6,
+            )
             for i, name in enumerate(names)
         ),
         rtt_ms=rtt,
