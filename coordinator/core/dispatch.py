@@ -4,11 +4,14 @@ from coordinator.core import effects as fx
 from coordinator.core.machines import NodeState, RequestTrigger
 from coordinator.core.neighbours import is_blocked
 from coordinator.core.pipelines import open_pipeline
+from coordinator.core.routing import find_route, make_candidate, make_query
 from coordinator.core.settle import end_request, is_routable
-from coordinator.core.state import CoreState, NodeRecord, RequestRecord
-from plait.types import FinishReason, ModelId, ModelSpec, NodeId, Reason
+from coordinator.core.state import CoreState, Decided, NodeRecord, RequestRecord
+from coordinator.core.waiting import charge, expected_waits_ms, order_queue
+from plait.types import FinishReason, ModelId, ModelSpec, NodeId, Reason, RequestId, Route
 from scheduler.cost import stage_cost
-from scheduler.selection import Admission, Candidate, Query, Verdict, admit
+from scheduler.selection import Admission, Query, Verdict, admit
+from scheduler.selection.decision import Decision
 
 
 def dispatch(state: CoreState) -> None:
@@ -24,15 +27,20 @@ def dispatch(state: CoreState) -> None:
 
 
 def _serve_queue(state: CoreState, spec: ModelSpec) -> None:
-    """First come, first served; only a request that rests after a broken chain lets others by."""
+    """In turn; only a request that rests after a broken chain lets others by."""
     queue = state.queues[spec.model_id]
     looked_past = 0
-    for request_id in list(queue):
+    order = order_queue(state, spec.model_id)
+    for request_id in order:
         request = state.requests[request_id]
-        admission = _admit(state, spec, request)
+        query = make_query(state, spec, request)
+        decision = find_route(state, request, query)
+        if decision is not None:
+            _serve(state, request, decision.route, decision)
+            continue
+        admission = _admit(state, spec, request, query)
         if admission.choice is not None:
-            queue.remove(request_id)
-            open_pipeline(state, request, admission.choice.route)
+            _serve(state, request, admission.choice.route, None)
             continue
         assert admission.reason is not None
         if admission.verdict is Verdict.REFUSE:
@@ -40,12 +48,36 @@ def _serve_queue(state: CoreState, spec: ModelSpec) -> None:
                 state, request, RequestTrigger.GAVE_UP, FinishReason.ERROR, admission.reason
             )
             continue
-        request.waits_for = admission.reason
+        _wait(state, request, admission.reason)
         looked_past += 1
         if admission.reason.code != "rerouting" or looked_past > state.limits.lookahead_max:
             _wait_behind(state, spec.model_id, admission.reason)
             break
-    _notify(state, spec.model_id)
+    if queue:
+        _notify(state, spec.model_id, [r for r in order if r in state.requests])
+
+
+def _serve(
+    state: CoreState, request: RequestRecord, route: Route, decision: Decision | None
+) -> None:
+    state.queues[request.model_id].remove(request.request_id)
+    _record(state, request, decision, None)
+    charge(state, request)
+    open_pipeline(state, request, route)
+
+
+def _wait(state: CoreState, request: RequestRecord, reason: Reason) -> None:
+    if request.waits_for is None or request.waits_for.code != reason.code:
+        _record(state, request, None, reason)
+    request.waits_for = reason
+
+
+def _record(
+    state: CoreState, request: RequestRecord, decision: Decision | None, reason: Reason | None
+) -> None:
+    """The last few decisions can be looked at afterwards."""
+    request.decisions.append(Decided(state.now_ms, decision, reason))
+    del request.decisions[: -state.limits.decisions_max]
 
 
 def _wait_behind(state: CoreState, model_id: ModelId, reason: Reason) -> None:
@@ -56,29 +88,36 @@ def _wait_behind(state: CoreState, model_id: ModelId, reason: Reason) -> None:
             request.waits_for = reason
 
 
-def _notify(state: CoreState, model_id: ModelId) -> None:
-    """Tell each waiting client why, once per reason."""
-    for position, request_id in enumerate(state.queues[model_id], 1):
+def _notify(state: CoreState, model_id: ModelId, order: list[RequestId]) -> None:
+    """Tell each waiting client why, where it stands and about how long, once per reason."""
+    waiting = [r for r in order if state.requests[r].pipeline_id is None]
+    waits_ms: list[int] | None = None
+    for position, request_id in enumerate(waiting, 1):
         request = state.requests[request_id]
         if request.waits_for is None or request.notified == request.waits_for.code:
             continue
         request.notified = request.waits_for.code
-        state.emit(
-            fx.NotifyQueued(request_id=request_id, position=position, reason=request.waits_for)
-        )
+        if waits_ms is None:
+            waits_ms = expected_waits_ms(state, model_id)
+        reason = request.waits_for
+        if reason.code == "kv_full" and position <= len(waits_ms):
+            about_s = max(1, round(waits_ms[position - 1] / 1e3))
+            reason = Reason(code=reason.code, message=f"{reason.message}; about {about_s} s")
+        state.emit(fx.NotifyQueued(request_id=request_id, position=position, reason=reason))
 
 
-def _admit(state: CoreState, spec: ModelSpec, request: RequestRecord) -> Admission:
-    """Try rested nodes first, then all but those that this request avoids."""
+def _admit(state: CoreState, spec: ModelSpec, request: RequestRecord, query: Query) -> Admission:
+    """Why no chain was found: asked of rested nodes first, then of all but those that this
+    request avoids."""
     nodes = [
         n for n in state.nodes.values() if n.model_id == spec.model_id and is_routable(state, n)
     ]
     avoided = {n for n, until_ms in request.avoid.items() if until_ms > state.now_ms}
     open_to = [n for n in nodes if n.node_id not in avoided]
     rested = [n for n in open_to if n.rest_until_ms <= state.now_ms]
-    admission = _ask(state, spec, request, rested)
+    admission = _ask(state, query, rested)
     if admission.choice is None and len(rested) < len(open_to):
-        admission = _ask(state, spec, request, open_to)
+        admission = _ask(state, query, open_to)
     if admission.choice is not None:
         return admission
     if len(open_to) < len(nodes):
@@ -107,39 +146,18 @@ def _may_recover(state: CoreState, model_id: ModelId, routable: list[NodeRecord]
     )
 
 
-def _ask(
-    state: CoreState, spec: ModelSpec, request: RequestRecord, nodes: list[NodeRecord]
-) -> Admission:
-    query = Query(
-        spec=spec,
-        prompt_tokens=request.prompt_tokens,
-        new_tokens=min(request.max_new_tokens, state.limits.expected_new_tokens),
-        kv_tokens=request.kv_tokens,
-        hop_bytes=spec.hidden_size * state.wire_dtype.num_bytes,
-    )
-
+def _ask(state: CoreState, query: Query, nodes: list[NodeRecord]) -> Admission:
     def blocked(a: NodeId, b: NodeId) -> bool:
         return is_blocked(state, a, b)
 
     has_blocks = bool(state.hop_blocks or state.unreachable)
     return admit(
-        [_candidate(spec, n) for n in nodes],
+        [
+            make_candidate(state, n, stage_cost(n.profile, query.spec))
+            for n in nodes
+            if n.profile is not None
+        ],
         query,
         state.links,
         is_blocked=blocked if has_blocks else None,
-    )
-
-
-def _candidate(spec: ModelSpec, node: NodeRecord) -> Candidate:
-    assert node.profile is not None and node.span is not None
-    return Candidate(
-        node_id=node.node_id,
-        incarnation=node.incarnation,
-        span=node.span,
-        cost=stage_cost(node.profile, spec),
-        kv_tokens_free=node.kv_tokens_max - node.kv_tokens_reserved,
-        kv_tokens_max=node.kv_tokens_max,
-        num_requests=len(node.pipelines),
-        queue_tokens=node.load.queue_tokens if node.load is not None else 0,
-        stage_ms=node.load.stage_ms if node.load is not None else 0.0,
     )

@@ -13,6 +13,7 @@ from plait.types import (
     RequestId,
 )
 from scheduler.allocation.problem import Allocation
+from scheduler.selection.fairness import SloClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +141,14 @@ class AllocationSolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSubmitted:
-    """The gateway accepted a request. `key_id` is whose it is."""
+    """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for."""
 
     request_id: RequestId
     model_id: ModelId
     prompt_tokens: int
     max_new_tokens: int
     key_id: str
+    slo: SloClass = SloClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

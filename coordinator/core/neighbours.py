@@ -53,6 +53,7 @@ def neighbour_measured(state: CoreState, event: ev.NeighbourMeasured) -> None:
         return
     if event.is_reachable:
         state.links.set_rtt(one, two, event.rtt_ms)
+        state.links_version += 1
         state.unreachable.pop((one, two), None)
         state.hop_blocks.pop(pair(one, two), None)
         state.must_dispatch = True

@@ -103,6 +103,7 @@ def profiled(state: CoreState, event: ev.NodeProfiled) -> None:
     if event.profile.addresses:
         node.addresses = event.profile.addresses
     state.links.set_profile(event.profile)
+    state.topology += 1
     state.must_dispatch = True
     if is_first:
         probe(state, node)
@@ -117,6 +118,7 @@ def reported(state: CoreState, event: ev.NodeReported) -> None:
     node = heard(state, event.node_id, event.incarnation)
     if node is not None:
         node.load = event.load
+        state.touched[node.node_id] = None
         state.must_dispatch = state.must_dispatch or was_silent
 
 

@@ -26,6 +26,7 @@ def open_pipeline(state: CoreState, request: RequestRecord, route: Route) -> Non
         node = state.nodes[stage.node_id]
         node.pipelines[pipeline_id] = None
         node.kv_tokens_reserved += pipeline.kv_tokens
+        state.touched[stage.node_id] = None
     state.move_request(request, RequestTrigger.ROUTED)
     request.pipeline_id = pipeline_id
     request.last_route = route
@@ -60,6 +61,7 @@ def end_pipeline(
         if node is not None and pipeline.pipeline_id in node.pipelines:
             del node.pipelines[pipeline.pipeline_id]
             node.kv_tokens_reserved -= pipeline.kv_tokens
+            state.touched[stage.node_id] = None
     state.must_dispatch = True
     state.emit(
         fx.CloseRoute(

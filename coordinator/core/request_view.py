@@ -1,8 +1,9 @@
 """How a request looks to people."""
 
-from coordinator.core.state import RequestRecord
-from coordinator.core.view import HopView, RequestView
+from coordinator.core.state import Decided, RequestRecord
+from coordinator.core.view import ChainView, DecisionView, HopView, RequestView
 from plait.types import FinishReason, Reason
+from scheduler.selection.decision import priced, why
 
 
 def request_view(
@@ -40,4 +41,33 @@ def request_view(
         ),
         finish_reason=finish_reason if finish_reason is not None else "",
         reason=said.message if said is not None else "",
+        decisions=tuple(_decision_view(d, request.submitted_ms) for d in request.decisions),
+    )
+
+
+def _decision_view(decided: Decided, submitted_ms: int) -> DecisionView:
+    at_ms, decision, reason = decided.at_ms - submitted_ms, decided.decision, decided.reason
+    if decision is None:
+        return DecisionView(
+            at_ms=at_ms,
+            verdict="queue" if reason is not None else "now",
+            why=reason.message if reason is not None else "found by looking at all nodes",
+            ttft_ms=None,
+            token_ms=None,
+            considered=(),
+        )
+    return DecisionView(
+        at_ms=at_ms,
+        verdict="now",
+        why=why(decision),
+        ttft_ms=round(decision.ttft_ms, 1),
+        token_ms=round(decision.token_ms, 2),
+        considered=tuple(
+            ChainView(
+                chain=tuple(p.nodes),
+                total_ms=round(p.total_ms, 1) if p.total_ms is not None else None,
+                note=p.note,
+            )
+            for p in priced(decision)
+        ),
     )

@@ -6,6 +6,7 @@ from coordinator.core.machines import PipelineTrigger, RequestState, RequestTrig
 from coordinator.core.settle import break_pipeline, end_request, wait_for_turn
 from coordinator.core.state import CoreState, RequestRecord
 from coordinator.core.timers import TimerKind
+from coordinator.core.waiting import arrive
 from plait.types import FinishReason, PipelineId, Reason, RequestId
 
 
@@ -31,8 +32,10 @@ def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
         prompt_tokens=event.prompt_tokens,
         max_new_tokens=event.max_new_tokens,
         submitted_ms=state.now_ms,
+        slo=event.slo,
     )
     state.requests[event.request_id] = request
+    arrive(state, request)
     state.queues[event.model_id].append(event.request_id)
     state.timers.at(
         state.now_ms + state.limits.request_limit_ms, TimerKind.REQUEST_LIMIT, event.request_id
@@ -120,6 +123,8 @@ def _advance_to_decode(state: CoreState, request: RequestRecord) -> None:
         _opened(state, request)
     if request.state is RequestState.PREFILL:
         state.move_request(request, RequestTrigger.FIRST_TOKEN)
+        for stage in request.last_route:
+            state.touched[stage.node_id] = None
     if request.first_token_ms is None:
         request.first_token_ms = state.now_ms
 

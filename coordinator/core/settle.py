@@ -13,6 +13,7 @@ from coordinator.core.planning import ask_plan
 from coordinator.core.request_view import request_view
 from coordinator.core.state import CoreState, NodeRecord, PipelineRecord, RequestRecord
 from coordinator.core.timers import TimerKind
+from coordinator.core.waiting import settle_charge
 from plait.types import FinishReason, NodeId, Reason
 
 
@@ -35,6 +36,7 @@ def end_request(
     del state.requests[request.request_id]
     counters = state.counters
     counters.tokens_generated += request.num_generated
+    settle_charge(state, request)
     if request.state is RequestState.FINISHED:
         counters.requests_finished += 1
     elif request.state is RequestState.CANCELLED:
@@ -64,7 +66,7 @@ def break_pipeline(
     state.move_request(request, RequestTrigger.BROKE)
     request.pipeline_id = None
     _avoid(state, request, pipeline, blamed)
-    state.queues[request.model_id].appendleft(request.request_id)
+    state.queues[request.model_id].append(request.request_id)
     wait_for_turn(state, request)
 
 

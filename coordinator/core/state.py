@@ -35,7 +35,10 @@ from plait.types import (
     Route,
 )
 from scheduler.allocation.problem import Allocation, AllocationProblem
-from scheduler.cost import Links
+from scheduler.cost import Links, StageCost
+from scheduler.selection.decision import Decision
+from scheduler.selection.fairness import SloClass, VirtualCounters
+from scheduler.selection.router import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,11 @@ class Limits:
     expected_new_tokens: int = 256
     neighbours_max: int = 8
     ended_max: int = 50
+    decisions_max: int = 4
+    promised_ttft_ms: float = 5_000.0
+    promised_token_ms: float = 300.0
+    ageing_ms: int = 15_000
+    routes_fresh_ms: int = 1_000
 
 
 @dataclass(slots=True)
@@ -150,11 +158,34 @@ class RequestRecord:
     first_token_ms: int | None = None
     num_generated: int = 0
     last_route: Route = ()
+    slo: SloClass = SloClass.INTERACTIVE
+    charged_tokens: int = 0
+    decisions: list["Decided"] = field(default_factory=list)
 
     @property
     def kv_tokens(self) -> int:
         """Slots on every stage: the prompt and every token that may still come."""
         return self.prompt_tokens + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided about a request at `at_ms`: a chain, or to wait and for what."""
+
+    at_ms: int
+    decision: Decision | None
+    reason: Reason | None
+
+
+@dataclass(slots=True)
+class ModelRoutes:
+    """A model's router, and what it was built from."""
+
+    router: Router
+    topology: int
+    links_version: int
+    built_ms: int
+    costs: dict[NodeId, StageCost]
 
 
 @dataclass(slots=True)
@@ -228,6 +259,11 @@ class CoreState:
         self.counters = Counters()
         self.ended: deque[RequestView] = deque(maxlen=limits.ended_max)
         self.must_dispatch = False
+        self.routes: dict[ModelId, ModelRoutes] = {}
+        self.topology = 0
+        self.links_version = 0
+        self.touched: dict[NodeId, None] = {}
+        self.fairness = VirtualCounters()
         self.num_attachments = 0
         self.num_pipelines = 0
 
@@ -242,6 +278,8 @@ class CoreState:
     def forget_links(self, node_id: NodeId) -> None:
         """A node left: what was known of its hops goes too."""
         self.links.forget(node_id)
+        self.topology += 1
+        self.touched.pop(node_id, None)
         for hop in [hop for hop in self.hop_blocks if node_id in hop]:
             del self.hop_blocks[hop]
         for hop in [hop for hop in self.unreachable if node_id in hop]:
@@ -274,6 +312,7 @@ class CoreState:
 
     def move_node(self, node: NodeRecord, trigger: NodeTrigger) -> None:
         """Apply the table."""
+        self.topology += 1
         node.state = advance("node", NODE, node.node_id, node.state, trigger)
 
     def move_pipeline(self, pipeline: PipelineRecord, trigger: PipelineTrigger) -> None:

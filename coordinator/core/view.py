@@ -68,6 +68,27 @@ class HopView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChainView:
+    """A chain that was considered: its nodes, what it was priced at (None: not usable)."""
+
+    chain: tuple[str, ...]
+    total_ms: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionView:
+    """What was decided about a request, `at_ms` after it came: a chain and why, or to wait."""
+
+    at_ms: int
+    verdict: str
+    why: str
+    ttft_ms: float | None
+    token_ms: float | None
+    considered: tuple[ChainView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """One request, open or recently ended. Times in ms since submission; None: not yet."""
 
@@ -86,6 +107,7 @@ class RequestView:
     route: tuple[HopView, ...]
     finish_reason: str
     reason: str
+    decisions: tuple[DecisionView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ GROUPS: Final = (
     "status",
     "plan",
     "simulate",
+    "request",
     "model",
     "token",
 )

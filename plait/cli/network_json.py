@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import Final, TypeVar
 
 from coordinator.core.view import (
+    ChainView,
     CountersView,
+    DecisionView,
     HopView,
     ModelView,
     NetworkView,
@@ -23,6 +25,8 @@ _PARTS: Final = {
     "plan": PlanView,
     "counters": CountersView,
     "route": HopView,
+    "decisions": DecisionView,
+    "considered": ChainView,
 }
 T = TypeVar("T")
 

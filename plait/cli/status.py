@@ -38,7 +38,7 @@ async def _show_once(*, as_json: bool) -> None:
     from plait.cli.fields import Fields
     from plait.cli.status_view import draw
 
-    async with _connected() as fetch:
+    async with connected() as fetch:
         text = await fetch()
     view = Fields.parse(text)
     if as_json:
@@ -60,7 +60,7 @@ async def _watch() -> None:
     shown = Text("asking the coordinator")
     console = Console()
     failures = 0
-    async with _connected() as fetch:
+    async with connected() as fetch:
         with Live(shown, console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 try:
@@ -82,7 +82,7 @@ async def _watch() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _connected() -> AsyncIterator[Fetch]:
+async def connected() -> AsyncIterator[Fetch]:
     """A way to fetch `view_json` over one channel. Raises ConfigError, PlaitError."""
     from grpc import aio
 

@@ -51,14 +51,38 @@ MUTANTS = (
     Mutant(
         "do not requeue what broke",
         CORE + "settle.py",
-        "    state.queues[request.model_id].appendleft(request.request_id)\n",
+        "    state.queues[request.model_id].append(request.request_id)\n",
         "",
     ),
     Mutant(
-        "requeue at the tail",
-        CORE + "settle.py",
-        ".appendleft(request.request_id)",
-        ".append(request.request_id)",
+        "whose chain broke waits behind all others",
+        CORE + "waiting.py",
+        "is_resumed=request.epoch > 0,",
+        "is_resumed=False,",
+    ),
+    Mutant(
+        "route over nodes that are not well",
+        CORE + "routing.py",
+        " or not is_routable(state, node)",
+        "",
+    ),
+    Mutant(
+        "tell the ready chains of no load",
+        CORE + "routing.py",
+        "routes.router.update(make_candidate(state, node, cost))",
+        "pass",
+    ),
+    Mutant(
+        "keep chains of nodes that went",
+        CORE + "routing.py",
+        "known is not None and known.topology == state.topology",
+        "known is not None",
+    ),
+    Mutant(
+        "a key pays nothing",
+        CORE + "dispatch.py",
+        "    charge(state, request)\n",
+        "",
     ),
     Mutant(
         "attempts without end",
@@ -244,7 +268,7 @@ MUTANTS = (
     ),
     Mutant(
         "give KV that is promised",
-        CORE + "dispatch.py",
+        CORE + "routing.py",
         "kv_tokens_free=node.kv_tokens_max - node.kv_tokens_reserved",
         "kv_tokens_free=node.kv_tokens_max",
     ),

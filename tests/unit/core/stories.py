@@ -20,6 +20,7 @@ from plait.types import (
     RequestId,
 )
 from scheduler.allocation import allocate_greedy
+from scheduler.selection.fairness import SloClass
 from tests.unit.scheduler.pools import node as profile_of
 from tests.unit.scheduler.pools import tiny_model
 
@@ -132,7 +133,14 @@ class Story:
                     self.load(assign)
 
     def submit(
-        self, name: str, *, prompt: int = 10, new: int = 20, model: str = "tiny"
+        self,
+        name: str,
+        *,
+        prompt: int = 10,
+        new: int = 20,
+        model: str = "tiny",
+        key: str = "k",
+        slo: SloClass = SloClass.INTERACTIVE,
     ) -> list[fx.Effect]:
         """A client asks."""
         return self.tell(
@@ -141,7 +149,8 @@ class Story:
                 model_id=ModelId(model),
                 prompt_tokens=prompt,
                 max_new_tokens=new,
-                key_id="k",
+                key_id=key,
+                slo=slo,
             )
         )
 

@@ -4,6 +4,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.state import Limits
 from plait.types import FinishReason, NodeId, Reason, RequestId
+from scheduler.selection.fairness import SloClass
 from tests.unit.core.stories import Story, only
 
 R1 = RequestId("r1")
@@ -265,3 +266,37 @@ def test_what_broke_is_served_before_what_waited_behind_it() -> None:
     story.wait(1_000, beating=("a",))
     effects = story.tell(ev.GatewayLinkChanged(node_id=NodeId("a"), incarnation=1, is_up=True))
     assert [o.request_id for o in only(effects, fx.OpenRoute)] == ["r1"]
+
+
+def test_keys_share_what_there_is_and_batch_work_waits_behind_people() -> None:
+    story = Story()
+    story.start("a", memory_mib=2_000)
+    story.submit("r1", prompt=4_000, new=96, key="greedy")
+    for name in ("r2", "r3"):
+        story.submit(name, prompt=4_000, new=96, key="greedy")
+    story.submit("r4", prompt=4_000, new=96, key="modest", slo=SloClass.BATCH)
+    story.submit("r5", prompt=4_000, new=96, key="modest")
+    served = []
+    for name in ("r1", "r2", "r5", "r3", "r4"):
+        opened = only(story.finish(name), fx.OpenRoute)
+        served += [o.request_id for o in opened]
+    assert served == ["r2", "r5", "r3", "r4"]
+
+
+def test_a_batch_request_ages_into_its_turn() -> None:
+    story = Story(Limits(kv_tokens_min=1024, ageing_ms=5_000))
+    story.start("a", memory_mib=2_000)
+    story.submit("r1", prompt=4_000, new=96)
+    story.submit("r2", prompt=4_000, new=96, slo=SloClass.BATCH)
+    story.submit("r3", prompt=4_000, new=96)
+    story.wait(6_000, beating=("a",))
+    assert [o.request_id for o in only(story.finish("r1"), fx.OpenRoute)] == ["r2"]
+
+
+def test_whoever_waits_for_kv_is_told_about_how_long() -> None:
+    story = Story()
+    story.start("a", memory_mib=2_000)
+    story.submit("r1", prompt=4_000, new=96)
+    notice = only(story.submit("r2", prompt=4_000, new=96), fx.NotifyQueued)[0]
+    assert notice.position == 1 and notice.reason.message.endswith(" s")
+    assert "; about " in notice.reason.message

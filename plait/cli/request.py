@@ -1,0 +1,115 @@
+"""`plait request`: what became of a request, and why it went where it went."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from coordinator.core.view import DecisionView, RequestView
+
+app = typer.Typer(help="Look at requests: where they ran, and why there.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Look at requests: where they ran, and why there."""
+
+
+@app.command()
+def show(
+    request_id: Annotated[str, typer.Argument(help="As answers and `plait status` name it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """One request that is open or ended lately: its chain, the others that were priced, and why."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from plait.cli.network_json import network_from_json
+
+    view = network_from_json(asyncio.run(_fetch()))
+    request = find(view.requests, request_id)
+    if as_json:
+        typer.echo(json.dumps(asdict(request), indent=1))
+        return
+    names = {node.node_id: node.display_name for node in view.nodes}
+    console = Console()
+    for part in draw(request, names):
+        console.print(part)
+
+
+def find(requests: "tuple[RequestView, ...]", request_id: str) -> "RequestView":
+    """The request of that id, or the only one whose id begins so. Raises ConfigError."""
+    from plait.errors import ConfigError
+
+    found = [r for r in requests if r.request_id == request_id]
+    found = found or [r for r in requests if r.request_id.startswith(request_id)]
+    if len({r.request_id for r in found}) != 1:
+        what = "no request" if not found else f"{len(found)} requests"
+        raise ConfigError(
+            f"{what} {request_id!r} among those that are open or ended lately: `plait status` "
+            "lists them"
+        )
+    return found[0]
+
+
+def draw(request: "RequestView", names: dict[str, str]) -> "list[RenderableType]":
+    """For people."""
+    parts: list[RenderableType] = [_outcome(request)]
+    if request.route:
+        hops = (f"{names.get(h.node_id, h.node_id)} {_layers(h.span)}" for h in request.route)
+        parts.append("chain: " + " -> ".join(hops))
+    for decision in request.decisions:
+        parts.append("")
+        parts += _decision(decision, names)
+    return parts
+
+
+def _outcome(request: "RequestView") -> str:
+    text = f"{request.request_id}: {request.state}"
+    if request.finish_reason:
+        text += f" ({request.finish_reason})"
+    text += (
+        f", {request.prompt_tokens} + {request.num_generated} of {request.max_new_tokens} tokens"
+    )
+    if request.ttft_ms is not None:
+        text += f", first token after {request.ttft_ms} ms"
+    if request.tokens_per_s:
+        text += f", then {request.tokens_per_s:.1f} tokens/s"
+    return text + (f"; {request.reason}" if request.reason else "")
+
+
+def _decision(decision: "DecisionView", names: dict[str, str]) -> "list[RenderableType]":
+    from rich.table import Table
+
+    head = f"after {decision.at_ms} ms: {decision.verdict}: {decision.why}"
+    if decision.ttft_ms is not None and decision.token_ms is not None:
+        head += (
+            f"; expected: first token after {decision.ttft_ms:.0f} ms, "
+            f"then one in {decision.token_ms:.1f} ms"
+        )
+    if not decision.considered:
+        return [head]
+    table = Table("chain", "price", "")
+    for one in decision.considered:
+        table.add_row(
+            " -> ".join(names.get(n, n) for n in one.chain),
+            f"{one.total_ms:.0f}" if one.total_ms is not None else "-",
+            one.note,
+        )
+    return [head, table]
+
+
+def _layers(span: tuple[int, int]) -> str:
+    return f"{span[0]}-{span[1] - 1}"
+
+
+async def _fetch() -> str:
+    from plait.cli.status import connected
+
+    async with connected() as fetch:
+        return await fetch()
