@@ -87,7 +87,7 @@ def _guarded(behaviour: _Behaviour, method: str) -> _Behaviour:
             log.info("message_unreadable", method=method)
             message = "this is no message of this call, or it is damaged"
             await abort_with(context, InvalidRequestError(message, reason="message_malformed"))
-        except Exception as error:
+        except Exception as error:  # root: of this call
             log.exception("bug", method=method, kind=type(error).__name__)
             failure = ServiceError("plait failed on this call; its log says why")
             await abort_with(context, failure)
