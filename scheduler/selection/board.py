@@ -46,6 +46,7 @@ class Board:
         self._regions = _regions(ids, links)
         self._up = [(links.up_bytes_per_s(n), links.down_bytes_per_s(n)) for n in ids]
         keys = self._keys(candidates)
+        self._is_mixed = any(up > 0.0 for _, _, up, _ in keys)
         by_key = sorted(range(len(ids)), key=lambda i: (keys[i], ids[i]))
         self._candidates = [candidates[i] for i in by_key]
         self._up = [self._up[i] for i in by_key]
@@ -127,7 +128,7 @@ class Board:
             return None
         total, groups = found
         path = _members(groups, slices.coarse, costs, lows, slices.order)
-        excess = self._excess(path)
+        excess = self._excess(path) if self._is_mixed else 0.0
         if excess > 0.0:
             bound = total + excess * carried
             lows = [min(costs[i:j]) if j > i else INFINITE for i, j in slices.fine]
@@ -243,16 +244,16 @@ class Board:
                 half[pair] = self._region_half_ms(*pair)
             return half[pair]
 
-        nexts: list[tuple[tuple[int, float, float], ...]] = []
+        nexts: list[tuple[tuple[int, float], ...]] = []
+        extras: list[tuple[float, ...]] = []
         hop_min = [INFINITE] * (self._num_layers + 1)
         for g, span in enumerate(spans):
-            arcs = []
-            for h in by_start.get(span.end, ()):
-                hop = hop_ms(firsts[g], firsts[h])
-                extra = self._excess((firsts[g], firsts[h])) if is_fine else 0.0
-                arcs.append((h, hop, extra))
+            after = by_start.get(span.end, ())
+            arcs = tuple((h, hop_ms(firsts[g], firsts[h])) for h in after)
+            for _, hop in arcs:
                 hop_min[span.end] = min(hop_min[span.end], hop)
-            nexts.append(tuple(arcs))
+            nexts.append(arcs)
+            extras.append(tuple(self._excess((firsts[g], firsts[h])) for h in after))
         starting = by_start.get(0, [])
         backs = tuple(
             {h: hop_ms(firsts[g], firsts[h]) for h in starting}
@@ -264,6 +265,7 @@ class Board:
             starts=tuple(span.start for span in spans),
             ends=tuple(span.end for span in spans),
             nexts=tuple(nexts),
+            extras=tuple(extras) if is_fine else None,
             backs=backs,
             back_min_ms=min((ms for back in backs for ms in back.values()), default=0.0),
             hop_min_ms=tuple(hop_min),
@@ -334,4 +336,4 @@ def _members(
     lows: Sequence[float],
     order: Sequence[int],
 ) -> tuple[int, ...]:
-    return tuple(order[costs.index(lows[g], *bounds[g])] for g in groups)
+    return tuple([order[costs.index(lows[g], *bounds[g])] for g in groups])

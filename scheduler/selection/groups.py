@@ -14,14 +14,15 @@ INFINITE = float("inf")
 class Graph:
     """Groups in ascending order of the boundary they start at.
 
-    `nexts[g]` are (group, half a round trip in ms, extra ms per token carried) of every group
-    that starts where g ends; `backs[g][h]` is half the round trip from last g to first h.
-    `hop_min_ms[c]` is the least hop into boundary c.
+    `nexts[g]` are (group, half a round trip in ms) of every group that starts where g ends,
+    `extras[g]` the extra ms per token carried there, where links differ; `backs[g][h]` is half the
+    round trip from last g to first h. `hop_min_ms[c]` is the least hop into boundary c.
     """
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
-    nexts: tuple[tuple[tuple[int, float, float], ...], ...]
+    nexts: tuple[tuple[tuple[int, float], ...], ...]
+    extras: tuple[tuple[float, ...], ...] | None
     backs: tuple[dict[int, float], ...]
     back_min_ms: float
     hop_min_ms: tuple[float, ...]
@@ -43,6 +44,8 @@ def cheapest(
     first group, because the way back depends on it; each is cut by what must still follow.
     """
     ends, nexts, num_layers = graph.ends, graph.nexts, graph.num_layers
+    if graph.extras is not None:
+        nexts = _with_extras(graph, graph.extras, carried)
     follow = _follow(graph, lows, back_share)
     size = len(lows)
     firsts = [
@@ -52,11 +55,11 @@ def cheapest(
     ]
     firsts.sort()
     best, path = limit, None
+    infinite, nobody = [INFINITE] * size, [-1] * size
     for least, first in firsts:
         if least >= best:
             break
-        labels = [INFINITE] * size
-        before = [-1] * size
+        labels, before = infinite[:], nobody[:]
         labels[first] = lows[first]
         for g in range(first, size):
             label = labels[g]
@@ -68,12 +71,25 @@ def cheapest(
                 if total < best:
                     best, path = total, _walk(before, g)
                 continue
-            for h, hop, extra in nexts[g]:
-                there = label + hop + extra * carried + lows[h]
+            for h, hop in nexts[g]:
+                there = label + hop + lows[h]
                 if there < labels[h]:
                     labels[h] = there
                     before[h] = g
     return (best, path) if path is not None else None
+
+
+def _with_extras(
+    graph: Graph, extras: tuple[tuple[float, ...], ...], carried: float
+) -> tuple[tuple[tuple[int, float], ...], ...]:
+    return tuple(
+        [
+            tuple([(h, hop + extra * carried) for (h, hop), extra in zip(arcs, more, strict=True)])
+            if any(more)
+            else arcs
+            for arcs, more in zip(graph.nexts, extras, strict=True)
+        ]
+    )
 
 
 def _follow(graph: Graph, lows: Sequence[float], back_share: float) -> list[float]:
