@@ -27,11 +27,11 @@ from coordinator.shell.first_start import (
     write_token_files,
 )
 from coordinator.shell.metrics import metrics_router
-from coordinator.shell.ownership import sole_owner
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import open_store
 from coordinator.shell.telemetry_hub import TelemetryHub, telemetry_hub
 from plait.clock import Clock, SystemClock
+from plait.crypto.ownership import sole_owner
 from plait.log import get
 
 PUBLIC_CALLS_MAX: Final = 1_024
@@ -115,7 +115,7 @@ async def coordinator(
     clock = clock if clock is not None else SystemClock()
     models = await asyncio.to_thread(served_models, config.models)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(sole_owner(config.state_dir))
+        stack.enter_context(sole_owner(config.state_dir, role="coordinator", flag="--state-dir"))
         authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))
         if config.broker_certs_dir is not None:
             write_broker_certificates(

@@ -197,8 +197,10 @@ def _run(config: "NodeConfig") -> int:
 async def _join_and_serve(config: "NodeConfig", progress: "ProgressSink") -> "Exit":
     """Papers first: what is wrong with them shows before the engine's libraries are loaded."""
     from node.agent.joining import join
+    from plait.crypto.ownership import sole_owner
 
-    credentials = await join(config)
-    from node.main import run
+    with sole_owner(config.home, role="node", flag="--home"):
+        credentials = await join(config)
+        from node.main import run
 
-    return await run(config, credentials, progress)
+        return await run(config, credentials, progress)
