@@ -16,9 +16,10 @@ from plait.errors import ConfigError
 
 if TYPE_CHECKING:
     from plait.cli.plan_fields import Table
+    from plait.cli.plan_nominal import NominalPool
     from plait.cli.plan_pool import Pool
     from plait.types import ModelSpec
-    from scheduler.allocation import Allocation
+    from scheduler.allocation import Allocation, AllocationProblem
     from scheduler.planning.ground import Wish
 
 app = typer.Typer(
@@ -107,13 +108,17 @@ def _plan_cluster(table: "Table", file: Path, wish: "Wish", shown: Shown) -> Non
 def _plan_nominal(
     table: "Table", file: Path, model: str | None, wish: "Wish", shown: Shown
 ) -> None:
+    from plait.cli.plan_nominal import read_nominal
+
+    _plan_ground(read_nominal(table, str(file), model), wish, shown)
+
+
+def _plan_ground(pool: "NominalPool", wish: "Wish", shown: Shown) -> None:
     from rich.console import Console
 
-    from plait.cli.plan_nominal import read_nominal
     from plait.cli.plan_view import pool_file, pool_json, show_pool
     from scheduler.planning.pool import plan_pool
 
-    pool = read_nominal(table, str(file), model)
     with solver_output_to_stderr(), _Watch() as watch:
         plan = plan_pool(pool.ground, wish)
     _write(shown.out, pool_file(pool, plan))
@@ -148,6 +153,9 @@ def _plan_own(
         rtt_ms=described.rtt_ms,
         time_limit_s=wish.time_limit_s,
     )
+    if wish.stages_max is not None or wish.tpot_s_max is not None:
+        _plan_wished(problem, wish, shown)
+        return
     with solver_output_to_stderr():
         plan = allocate(problem)
     _write(shown.out, plan_json(plan))
@@ -155,6 +163,17 @@ def _plan_own(
         print(json.dumps(plan_json(plan), indent=1))
     else:
         _show(plan, spec, described)
+
+
+def _plan_wished(problem: "AllocationProblem", wish: "Wish", shown: Shown) -> None:
+    """What networks plan by themselves knows no wishes: these go to the planner of pools."""
+    from plait.cli.plan_nominal import NominalPool
+    from scheduler.allocation.chain import ChainPlanner
+    from scheduler.allocation.planned import ground_of
+
+    spec = problem.models[0]
+    ground = ground_of(ChainPlanner(problem, spec), [node.node_id for node in problem.nodes])
+    _plan_ground(NominalPool(ground, spec.model_id, ()), wish, shown)
 
 
 class _Watch:

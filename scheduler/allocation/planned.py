@@ -16,6 +16,9 @@ from scheduler.planning.ground import Ground, Machine, StageCurve, Wish
 from scheduler.planning.pool import plan_pool
 
 BUCKET_STEP: Final = 1.15
+BUCKET_STEP_LARGE: Final = 1.35
+LARGE_NODES: Final = 256
+"""Above this many nodes kinds are coarser, so that a plan stays a matter of seconds."""
 PAIRS_MAX: Final = 64
 THOROUGH_STAGES_MAX: Final = 6
 LEAST_S: Final = 1e-9
@@ -60,6 +63,7 @@ def ground_of(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> Ground:
     """Live nodes as the planner of pools sees them: regions by measured round trips (their
     median), kinds by measured speed and memory, memory as the node reckons it."""
     by_node = regions(planner, node_ids)
+    step = BUCKET_STEP if len(node_ids) <= LARGE_NODES else BUCKET_STEP_LARGE
     names = sorted(set(by_node.values()))
     members = {name: [n for n in sorted(node_ids) if by_node[n] == name] for name in names}
     return Ground(
@@ -69,7 +73,9 @@ def ground_of(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> Ground:
         region_rtt_s=tuple(
             tuple(_median_rtt_s(planner, members[a], members[b]) for b in names) for a in names
         ),
-        machines=tuple(_machine(planner, n, names.index(by_node[n])) for n in sorted(node_ids)),
+        machines=tuple(
+            _machine(planner, n, names.index(by_node[n]), step) for n in sorted(node_ids)
+        ),
         batch_max=BATCH_MAX,
     )
 
@@ -80,7 +86,7 @@ def _median_rtt_s(planner: ChainPlanner, one: Sequence[NodeId], other: Sequence[
     return statistics.median(trips) / 1e3 if trips else 0.0
 
 
-def _machine(planner: ChainPlanner, node_id: NodeId, region: int) -> Machine:
+def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -> Machine:
     profile, cost, spec = planner.profiles[node_id], planner.costs[node_id], planner.spec
     dtype = profile.compute_dtype
 
@@ -88,12 +94,12 @@ def _machine(planner: ChainPlanner, node_id: NodeId, region: int) -> Machine:
         return role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
 
     plain = held(is_first=False, is_last=False)
-    speed = math.floor(math.log(cost.layer_ms) / math.log(BUCKET_STEP))
-    size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(BUCKET_STEP))
+    speed = math.floor(math.log(cost.layer_ms) / math.log(step))
+    size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(step))
     extra_s = cost.layer_ms_per_extra / 1e3
     return Machine(
         node_id=node_id,
-        kind=f"{dtype} {size} {speed}",
+        kind=f"{dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
         region=region,
         last_mile_s=0.0,
         up_bytes_per_s=sane(profile.up_bytes_per_s, 1.0),

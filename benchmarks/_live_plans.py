@@ -1,19 +1,10 @@
-"""How long plans and routes take, and how far a plan is from the greedy one and from its bound.
+"""Plans and routes of live networks of synthetic nodes: four speeds, seven memory sizes, four
+regions."""
 
-Pools are synthetic: four speeds, seven memory sizes, four regions. Run it as
-`python -m benchmarks.scheduling [--json FILE]`.
-"""
-
-import argparse
-import json
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-
-from rich.console import Console
-from rich.table import Table
 
 from plait.types import (
     Architecture,
@@ -143,35 +134,3 @@ def route_us(nodes: tuple[NodeProfile, ...], spans: dict[NodeId, LayerSpan], lin
         select_route(candidates, query, links)
         taken.append(1e6 * (time.perf_counter() - started))
     return statistics.median(taken)
-
-
-def main() -> None:
-    """Print the table; write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    rows = [measure(size) for size in SIZES]
-    table = Table("nodes", "plan", "solver", "chains", "tokens/s", "/ greedy", "/ bound", "route")
-    for row in rows:
-        table.add_row(
-            str(row.num_nodes),
-            f"{row.plan_ms:.0f} ms",
-            row.solver,
-            str(row.num_chains),
-            f"{row.tokens_per_s:.0f}",
-            f"{row.over_greedy:.2f}",
-            f"{row.of_bound:.2f}",
-            f"{row.route_us:.0f} us",
-        )
-    Console().print(table)
-    if options.json is not None:
-        figures = {
-            "rows": [
-                {name: getattr(row, name) for name in Row.__dataclass_fields__} for row in rows
-            ]
-        }
-        options.json.write_text(json.dumps(figures, indent=1), "utf-8")
-
-
-if __name__ == "__main__":
-    main()
