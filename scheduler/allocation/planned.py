@@ -12,7 +12,8 @@ from plait.types import ModelId, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.classes import regions
 from scheduler.cost import BATCH_MAX, role_bytes, sane
-from scheduler.planning.ground import Ground, Machine, StageCurve, Wish
+from scheduler.planning.ground import Ground, Machine, Wish
+from scheduler.planning.measured import curve_of
 from scheduler.planning.pool import plan_pool
 
 BUCKET_STEP: Final = 1.15
@@ -21,7 +22,6 @@ LARGE_NODES: Final = 256
 """Above this many nodes kinds are coarser, so that a plan stays a matter of seconds."""
 PAIRS_MAX: Final = 64
 THOROUGH_STAGES_MAX: Final = 6
-LEAST_S: Final = 1e-9
 
 
 class PlannedChooser:
@@ -96,7 +96,6 @@ def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -
     plain = held(is_first=False, is_last=False)
     speed = math.floor(math.log(cost.layer_ms) / math.log(step))
     size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(step))
-    extra_s = cost.layer_ms_per_extra / 1e3
     return Machine(
         node_id=node_id,
         kind=f"{dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
@@ -111,12 +110,5 @@ def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -
         first_bytes=float(held(is_first=True, is_last=False) - plain),
         last_bytes=float(held(is_first=False, is_last=True) - plain),
         both_bytes=float(held(is_first=True, is_last=True) - plain),
-        curve=StageCurve(
-            overhead_s=max(LEAST_S, cost.overhead_ms / 1e3),
-            compute_s=0.0,
-            read_s=max(LEAST_S, cost.layer_ms / 1e3 - extra_s),
-            kv_s=extra_s,
-            head_compute_s=0.0,
-            head_read_s=cost.head_ms / 1e3,
-        ),
+        curve=curve_of(cost),
     )
