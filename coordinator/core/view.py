@@ -25,6 +25,9 @@ class NodeView:
     compute_dtype: str
     decode_layer_ms: float
     prefill_layer_ms_per_token: float
+    decode_layer_ms_per_extra: float = 0.0
+    head_ms: float = 0.0
+    step_overhead_ms: float = 0.0
     coordinator_rtt_ms: float
     up_bytes_per_s: float
     down_bytes_per_s: float

@@ -8,6 +8,7 @@ bytes; decodes do not wait for prompts there. KV is reserved along the whole cha
 import heapq
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from plait.types import LayerSpan
@@ -125,7 +126,7 @@ class Engine:
             node.requests[request.number] = request
         self._strategy.reserved(self, route)
         first = route[0].node
-        at_s = self.now_s + self.pool.coordinator_rtt_s[first] / 2
+        at_s = self.now_s + self._opening_s(route) + self._gateway_s(first)
         # What was generated before a chain broke is read again.
         left = request.arrival.prompt_tokens + request.num_generated
         while left > 0:
@@ -214,7 +215,7 @@ class Engine:
             onward.setdefault(route[stage + 1].node, []).append(item)
             return
         request.num_generated += 1
-        seen_s = self.now_s + self.pool.coordinator_rtt_s[route[-1].node] / 2
+        seen_s = self.now_s + self._gateway_s(route[-1].node)
         request.last_s = seen_s
         if request.first_s is None:
             request.first_s = seen_s
@@ -240,9 +241,17 @@ class Engine:
         through_s = num_bytes / min(machines[at].up_bytes_per_s, machines[to].down_bytes_per_s)
         self._at(begin_s + through_s + self._half_rtt_s(at, to), _CHUNK, (to, chunk))
 
+    def _opening_s(self, route: tuple[Hop, ...]) -> float:
+        """The chain opens hop by hop, and each answers the one before it."""
+        hops_s = sum(self._half_rtt_s(a.node, b.node) for a, b in pairwise(route))
+        return 2 * (self._gateway_s(route[0].node) + hops_s)
+
+    def _gateway_s(self, at: int) -> float:
+        return self.pool.coordinator_rtt_s[at] / 2 + self.pool.frame_s
+
     def _half_rtt_s(self, a: int, b: int) -> float:
         machines = self.pool.ground.machines
-        return self.pool.ground.rtt_s(machines[a], machines[b]) / 2
+        return self.pool.ground.rtt_s(machines[a], machines[b]) / 2 + self.pool.frame_s
 
     # --- ends and changes ---------------------------------------------------------------------
 

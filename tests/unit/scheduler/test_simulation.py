@@ -85,7 +85,8 @@ def test_a_lone_request_takes_what_its_parts_take() -> None:
     of = pool(*TWO)
     done = run(of, Plait(of, halves), Arrival(1.0, 1, 11))[0]
     to_gateway_s = (0.008 + 0.001 + 0.002) / 2
-    first_s = TOKEN_S - (0.008 + 0.002) / 2 + 2 * to_gateway_s
+    opening_s = 2 * (to_gateway_s + (0.008 + 0.002) / 2)
+    first_s = opening_s + TOKEN_S - (0.008 + 0.002) / 2 + 2 * to_gateway_s
     assert done.ttft_s == pytest.approx(first_s)
     assert done.tpot_s == pytest.approx(TOKEN_S)
     assert done.is_good and done.num_generated == 11 and done.num_attempts == 1
@@ -98,7 +99,7 @@ def test_chunks_of_a_prompt_follow_each_other_along_the_chain() -> None:
     transfer_s = 0.064
     # Four chunks: the link is slower than the stages and sets the pace.
     least_s = chunk_s + 4 * transfer_s + chunk_s
-    assert done.ttft_s is not None and least_s < done.ttft_s < least_s + 0.05
+    assert done.ttft_s is not None and least_s < done.ttft_s < least_s + 0.08
 
 
 def test_sequences_that_wait_share_a_step() -> None:

@@ -1,0 +1,132 @@
+"""What the simulator says of a running network, from what its nodes measured of themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from coordinator.core.view import NetworkView, NodeView
+from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, NodeId, NodeProfile
+from scheduler.cost import Links, stage_cost
+from scheduler.simulation.engine import Engine
+from scheduler.simulation.plait import Plait
+from scheduler.simulation.pool import Pool, measured_pool
+from scheduler.simulation.report import Outcome
+from scheduler.simulation.state import Pipeline
+from scheduler.simulation.trace import Arrival
+
+CPU_CHUNK_TOKENS: Final = 256
+"""Prompt tokens of a step on a CPU (node.engine.host)."""
+FRAME_S: Final = 0.002
+"""A frame between processes on one machine, beside its way: packed, sent with TLS, woken up for,
+checked. Measured once on two quiet cores."""
+
+
+def forecast(
+    view: NetworkView,
+    spec: ModelSpec,
+    factors: Mapping[str, float],
+    prompt_factor: float,
+    *,
+    num_requests: int,
+    prompt_tokens: int,
+    new_tokens: int,
+) -> list[Outcome]:
+    """Equal requests that come at once over the one chain that the network has. `factors` is how
+    much slower each node's steps are now than it measured itself, `prompt_factor` its prompts."""
+    nodes = chain_nodes(view)
+    profiles = [
+        _scaled(profile_of(n, spec), factors.get(n.node_id, 1.0), prompt_factor) for n in nodes
+    ]
+    links = Links(profiles)
+    for node in nodes:
+        for other, rtt_ms in node.neighbour_rtt_ms:
+            links.set_rtt(NodeId(node.node_id), NodeId(other), rtt_ms)
+    pool = measured_pool(profiles, spec, links, hop_bytes=spec.hidden_size * 4, frame_s=FRAME_S)
+    chain: Pipeline = tuple(
+        (i, LayerSpan(*n.span)) for i, n in enumerate(nodes) if n.span is not None
+    )
+
+    def planner(_: Pool, members: Sequence[int]) -> list[Pipeline]:
+        return [chain] if len(members) == len(chain) else []
+
+    arrivals = [Arrival(0.0, prompt_tokens, new_tokens)] * num_requests
+    engine = Engine(pool, arrivals, Plait(pool, planner), chunk_tokens=CPU_CHUNK_TOKENS)
+    return engine.run()
+
+
+def fit_prompt_factor(
+    view: NetworkView,
+    spec: ModelSpec,
+    factors: Mapping[str, float],
+    *,
+    prompt_tokens: int,
+    ttft_s: float,
+) -> float:
+    """The factor at which a lone request of `prompt_tokens` has its first token after `ttft_s`."""
+    low, high = 0.05, 5.0
+    for _ in range(24):
+        factor = (low + high) / 2
+        (outcome,) = forecast(
+            view,
+            spec,
+            factors,
+            factor,
+            num_requests=1,
+            prompt_tokens=prompt_tokens,
+            new_tokens=2,
+        )
+        low, high = (factor, high) if (outcome.ttft_s or 0.0) < ttft_s else (low, factor)
+    return (low + high) / 2
+
+
+def chain_nodes(view: NetworkView) -> list[NodeView]:
+    """The nodes in the order of their layers."""
+    return sorted((n for n in view.nodes if n.span is not None), key=lambda n: n.span or (0, 0))
+
+
+def step_ms(node: NodeView, spec: ModelSpec) -> float:
+    """A decode step of one sequence, by what the node measured."""
+    start, end = node.span or (0, 1)
+    cost = stage_cost(profile_of(node, spec), spec)
+    return cost.decode_ms(end - start, 1, is_first=start == 0, is_last=end == spec.num_layers)
+
+
+def profile_of(node: NodeView, spec: ModelSpec) -> NodeProfile:
+    """What the node measured, as the operator's view tells it."""
+    timing = LayerTiming(
+        model_id=spec.model_id,
+        decode_layer_ms=node.decode_layer_ms,
+        decode_layer_ms_per_extra=node.decode_layer_ms_per_extra,
+        prefill_layer_ms_per_token=node.prefill_layer_ms_per_token,
+        head_ms=node.head_ms,
+        embed_ms=0.0,
+        step_overhead_ms=node.step_overhead_ms,
+    )
+    return NodeProfile(
+        node_id=NodeId(node.node_id),
+        display_name=node.display_name,
+        device_kind=node.device_kind,
+        device_name=node.device_name,
+        memory_bytes=node.memory_bytes,
+        memory_bytes_per_s=1e10,
+        flops_per_s=1e11,
+        compute_dtype=DType(node.compute_dtype),
+        coordinator_rtt_ms=node.coordinator_rtt_ms,
+        up_bytes_per_s=node.up_bytes_per_s,
+        down_bytes_per_s=node.down_bytes_per_s,
+        timings=(timing,),
+        addresses=(),
+    )
+
+
+def _scaled(profile: NodeProfile, factor: float, prompt_factor: float) -> NodeProfile:
+    timing = profile.timings[0]
+    scaled = replace(
+        timing,
+        decode_layer_ms=timing.decode_layer_ms * factor,
+        decode_layer_ms_per_extra=timing.decode_layer_ms_per_extra * factor,
+        prefill_layer_ms_per_token=timing.prefill_layer_ms_per_token * prompt_factor,
+        head_ms=timing.head_ms * factor,
+        step_overhead_ms=timing.step_overhead_ms * factor,
+    )
+    return replace(profile, timings=(scaled,))
