@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from scheduler.selection import Candidate, Query, select_route
 from scheduler.selection.board import Board
 from scheduler.selection.places import Places
