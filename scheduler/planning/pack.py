@@ -16,7 +16,10 @@ from scheduler.planning.kinds import MachineClass
 from scheduler.planning.patterns import Pattern
 
 SOLVERS: Final = ("HiGHS", "PULP_CBC_CMD")
-GAP: Final = 1e-3
+GAP_LEAST: Final = 1e-4
+GAP_MOST: Final = 5e-3
+GAP_SHARE: Final = 0.25
+"""The search ends when this share of what the known packing misses may still be missing."""
 NODES_MAX: Final = 1000
 """Branches at most: a limit that does not depend on the machine's speed."""
 
@@ -42,13 +45,15 @@ def pack(
     *,
     time_limit_s: float,
     carried: float = 0.0,
+    gap: float = 0.0,
     solvers: Sequence[str] = SOLVERS,
 ) -> Packing:
-    """The best packing, where one of `carried` tokens/s is known already. Raises NoSolverError."""
+    """The best packing, where one of `carried` tokens/s is known already and a share `gap` of the
+    best may be missing. Raises NoSolverError."""
     said: list[str] = []
     for name in solvers:
         try:
-            return _pack_with(name, patterns, classes, time_limit_s, carried)
+            return _pack_with(name, patterns, classes, time_limit_s, carried, gap)
         except Exception as error:  # a solver's root: whatever it throws, the next one is tried
             said.append(f"{name}: {error}")
     raise NoSolverError("; ".join(said))
@@ -104,11 +109,14 @@ def _pack_with(
     classes: Sequence[MachineClass],
     time_limit_s: float,
     carried: float,
+    gap: float,
 ) -> Packing:
     bound, prices = relax(patterns, classes, time_limit_s=time_limit_s)
+    missing = GAP_SHARE * (1.0 - carried / bound) if 0.0 < carried < bound else 0.0
+    gap = max(gap, GAP_LEAST, min(GAP_MOST, missing))
     kept = _able(patterns, classes, bound, prices, carried)
     program, uses, _ = _program([patterns[i] for i in kept], classes, is_whole=True)
-    program.solve(_solver(name, time_limit_s, gap=GAP))
+    program.solve(_solver(name, time_limit_s, gap=gap))
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         raise NoSolverError(f"status {pulp.LpStatus[program.status]}")
     times = [0] * len(patterns)

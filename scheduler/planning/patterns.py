@@ -15,6 +15,8 @@ from scheduler.planning.table import Ints, Table, make_table
 STAGES_MAX: Final = 12
 PATTERNS_MAX: Final = 1500
 """Patterns of one scope at most; the leanest are kept."""
+PATTERNS_MAX_MANY: Final = 600
+MANY_SCOPES: Final = 6
 STEPS_MAX: Final = 60_000
 
 
@@ -41,8 +43,9 @@ def make_patterns(
     """Every pattern of every scope with a rate above 0, each once."""
     table = make_table(ground, tuple(c.average for c in classes))
     orders: dict[tuple[int, ...], None] = {}
+    most_patterns = PATTERNS_MAX if len(scopes) < MANY_SCOPES else PATTERNS_MAX_MANY
     for scope in scopes:
-        for members in _lean(ground, classes, scope, wish):
+        for members in _lean(ground, classes, scope, wish, most_patterns):
             for order in orders_of(classes, members):
                 orders[order] = None
     listed = list(orders)
@@ -104,7 +107,11 @@ def _without(members: Sequence[int], taken: Sequence[int]) -> list[int]:
 
 
 def _lean(
-    ground: Ground, classes: Sequence[MachineClass], scope: Sequence[int], wish: Wish
+    ground: Ground,
+    classes: Sequence[MachineClass],
+    scope: Sequence[int],
+    wish: Wish,
+    most_patterns: int,
 ) -> list[tuple[int, ...]]:
     """Multisets with room for all layers, and little more than that: another stage costs a trip
     more than its KV brings. Small pools try them all."""
@@ -141,4 +148,4 @@ def _lean(
 
     walk(0, 0)
     found.sort(key=lambda c: (len(c), c))
-    return found[:PATTERNS_MAX]
+    return found[:most_patterns]

@@ -16,6 +16,9 @@ from scheduler.planning.table import make_table
 
 SINGLE_MACHINES_MAX: Final = 80
 """Blocks up to this size tell single machines apart, larger ones classes of links."""
+WIDE_PATTERNS: Final = 1000
+GAP_START: Final = 0.02
+"""How far from the best a packing may be that only starts a finer search."""
 ROUNDS: Final = 16
 ROUNDS_LARGE: Final = 40
 
@@ -48,7 +51,11 @@ class Search:
     def best(self, classes: Sequence[MachineClass], patterns: Sequence[Pattern]) -> Found:
         """The better of the plan over kinds and the one that tells machines apart."""
         num_machines = sum(len(c.members) for c in classes)
-        coarse = self._pack(patterns, classes, 0.0)
+        is_single = num_machines <= SINGLE_MACHINES_MAX
+        is_exact = num_machines <= EXACT_MACHINES_MAX
+        is_wide = len(patterns) > WIDE_PATTERNS
+        gap = GAP_START if is_single and is_wide and not is_exact else 0.0
+        coarse = self._pack(patterns, classes, 0.0, gap)
         chains = self._concrete(classes, patterns, coarse)
         found = Found(
             chains=chains,
@@ -57,10 +64,9 @@ class Search:
             solver=coarse.solver,
             status=coarse.status,
         )
-        if num_machines <= EXACT_MACHINES_MAX or coarse.solver == "greedy":
+        if is_exact or coarse.solver == "greedy":
             return found
         fine, parts = cut(self._ground, classes, machines_max=SINGLE_MACHINES_MAX)
-        is_single = len(fine) == num_machines
         try:
             generated = generate(
                 self._ground,
@@ -81,7 +87,7 @@ class Search:
             # Members of a class of links are few: whole uses would cost more than telling them
             # apart brings. The LP says what was left.
             return replace(found, bound=max(generated.lp_bound, coarse.lp_bound))
-        packing = self._pack(generated.patterns, fine, _rate(chains))
+        packing = self._pack(generated.patterns, fine, _rate(chains), 0.0)
         finer = self._concrete(fine, generated.patterns, packing)
         return replace(
             found,
@@ -93,17 +99,21 @@ class Search:
 
     def plain(self, classes: Sequence[MachineClass], patterns: Sequence[Pattern]) -> list[Chain]:
         """Only the plan over kinds."""
-        return self._concrete(classes, patterns, self._pack(patterns, classes, 0.0))
+        return self._concrete(classes, patterns, self._pack(patterns, classes, 0.0, 0.0))
 
     def _pack(
-        self, patterns: Sequence[Pattern], classes: Sequence[MachineClass], carried: float
+        self,
+        patterns: Sequence[Pattern],
+        classes: Sequence[MachineClass],
+        carried: float,
+        gap: float,
     ) -> Packing:
         """The solver's packing, or the greedy one where it does not do its work."""
         limit_s = self._wish.time_limit_s
         try:
             if self._packer is not None:
                 return self._packer(patterns, classes, limit_s)
-            return pack(patterns, classes, time_limit_s=limit_s, carried=carried)
+            return pack(patterns, classes, time_limit_s=limit_s, carried=carried, gap=gap)
         except NoSolverError as error:
             self.warnings.append(f"planned without the solver: {error}")
             return greedy_packing(patterns, classes)
