@@ -217,4 +217,5 @@ async def _watch(network: LocalNetwork, spec: ModelSpec) -> _Seen:
 
 
 async def _of(task: "asyncio.Task[_Seen]") -> dict[str, float]:
-    return {node_id: statistics.median(values) for node_id, values in (await task).items()}
+    """The last report of each: earlier ones still remember the requests before."""
+    return {node_id: values[-1] for node_id, values in (await task).items()}
