@@ -18,7 +18,7 @@ from scheduler.planning.pool import plan_pool
 
 BUCKET_STEP: Final = 1.15
 BUCKET_STEP_LARGE: Final = 1.35
-LARGE_NODES: Final = 256
+LARGE_NODES: Final = 128
 """Above this many nodes kinds are coarser, so that a plan stays a matter of seconds."""
 PAIRS_MAX: Final = 64
 THOROUGH_STAGES_MAX: Final = 6
