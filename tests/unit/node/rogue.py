@@ -30,7 +30,8 @@ class Rogue:
             EXCHANGE_METHOD, request_serializer=None, response_deserializer=None
         )
         self._call = call()
-        await self._call.wait_for_connection()
+        with contextlib.suppress(aio.AioRpcError):  # refused at once: `end` says how
+            await self._call.wait_for_connection()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -77,7 +77,7 @@ def _lying(patterns: Sequence[Pattern], classes: Sequence[MachineClass], _: floa
 
 @pytest.mark.parametrize(("packer", "said"), [(_absent, "without the solver"), (_lying, "refused")])
 def test_a_solver_that_fails_leaves_a_greedy_plan_and_a_warning(packer: object, said: str) -> None:
-    ground = draw_ground(6, 40)
+    ground = draw_ground(6, 12)
     plan = plan_pool(ground, Wish(), packer=packer)  # type: ignore[arg-type]
     assert plan.chains
     assert said in plan.warnings[0]
