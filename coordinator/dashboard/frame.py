@@ -7,6 +7,7 @@ from typing import Final
 from fastapi import Request
 from nicegui import ui
 
+from coordinator.dashboard.assets import SHEET_LINKS
 from coordinator.dashboard.gate import MOUNT_PATH, session_of
 from coordinator.dashboard.live import Live
 from coordinator.dashboard.markup import text
@@ -23,7 +24,7 @@ LINKS: Final = (("", "Overview"), ("enrolment", "Enrolment"), ("keys", "API keys
 HEAD: Final = f"""
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="{MOUNT_PATH}/assets/plait.svg" type="image/svg+xml">
-<link rel="stylesheet" href="{MOUNT_PATH}/assets/dashboard.css">
+{SHEET_LINKS}
 <script src="{MOUNT_PATH}/assets/theme.js"></script>
 """
 

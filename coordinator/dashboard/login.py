@@ -2,12 +2,12 @@
 
 import html
 import urllib.parse
-from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from coordinator.dashboard.assets import SHEET_LINKS, STATIC
 from coordinator.dashboard.gate import COOKIE, MOUNT_PATH, SECURITY_HEADERS
 from coordinator.dashboard.sessions import SESSION_MS, LoginLimiter, SessionStore
 from coordinator.ports import KeyStore
@@ -15,7 +15,6 @@ from plait import log
 from plait.errors import AuthenticationError
 
 BODY_BYTES_MAX: Final = 4_096
-STATIC: Final = Path(__file__).parent / "static"
 
 _log = log.get("dashboard")
 
@@ -23,7 +22,7 @@ _log = log.get("dashboard")
 def login_router(*, sessions: SessionStore, limiter: LoginLimiter, keys: KeyStore) -> APIRouter:
     """The routes that need no session."""
     router = APIRouter(prefix=MOUNT_PATH, include_in_schema=False)
-    template = (STATIC / "login.html").read_text("utf-8")
+    template = (STATIC / "login.html").read_text("utf-8").replace("{{sheets}}", SHEET_LINKS)
 
     def page(message: str = "", *, status: int = 200, wait_ms: int = 0) -> HTMLResponse:
         note = f'<p class="login-error" role="alert">{html.escape(message)}</p>' if message else ""

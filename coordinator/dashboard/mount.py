@@ -12,9 +12,10 @@ from nicegui import app as nicegui_app
 from nicegui import ui
 
 from coordinator.dashboard import pages
+from coordinator.dashboard.assets import STATIC
 from coordinator.dashboard.frame import Sources
 from coordinator.dashboard.gate import MOUNT_PATH, SessionGate
-from coordinator.dashboard.login import STATIC, login_router
+from coordinator.dashboard.login import login_router
 from coordinator.dashboard.sessions import LoginLimiter, SessionStore
 from coordinator.dashboard.snapshot import SharedSnapshot
 from coordinator.ports import Inbox, KeyStore, TelemetryReader, TokenStore, ViewSource

@@ -10,14 +10,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES_MAX = 400
+NOT_OURS = {"LICENSE"}
 FUNCTION_LINES_MAX = 60
 SOURCE_ROOTS = ("plait", "scheduler", "coordinator", "node")
 
 
-def tracked(pattern: str) -> list[Path]:
-    """Files that belong to the project, stubs excepted."""
+def tracked(*patterns: str) -> list[Path]:
+    """Files that belong to the project, stubs excepted; all of them where no pattern is given."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -31,11 +32,15 @@ def sources() -> list[Path]:
 
 
 def test_no_file_is_longer_than_one_idea() -> None:
+    """Of any kind of text we write: code, styles, pages, protos, settings, prose."""
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
-        for path in tracked("*.py")
+        for path in tracked()
+        if path.name not in NOT_OURS and b"\0" not in path.read_bytes()
     }
-    assert lengths, "no file was looked at"
+    assert {".py", ".css", ".js", ".proto", ".toml", ".yml", ".md"} <= {
+        Path(name).suffix for name in lengths
+    }, "kinds of files were not looked at"
     assert {p: n for p, n in lengths.items() if n > FILE_LINES_MAX} == {}
 
 

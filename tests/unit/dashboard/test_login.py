@@ -1,5 +1,6 @@
 """The doors of the dashboard: what needs a session and what does not."""
 
+import re
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -8,6 +9,7 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from coordinator.dashboard.assets import SHEETS, STATIC
 from coordinator.dashboard.gate import COOKIE, SessionGate
 from coordinator.dashboard.login import login_router
 from coordinator.dashboard.sessions import LoginLimiter, SessionStore
@@ -139,3 +141,12 @@ async def _socket(app: FastAPI, cookie: str, origin: str) -> str:
     run: Callable[[Scope, Receive, Send], Awaitable[None]] = app
     await run(scope, receive, send)
     return answers[0]
+
+
+async def test_every_style_sheet_is_asked_for_and_the_narrow_one_last(door: Door) -> None:
+    async with door.client() as client:
+        page = (await client.get("/dashboard/login")).text
+    asked = re.findall(r"/dashboard/assets/(\w+)\.css", page)
+    assert asked == list(SHEETS)
+    assert set(asked) == {sheet.stem for sheet in STATIC.glob("*.css")}
+    assert asked[-1] == "narrow"
