@@ -4,6 +4,7 @@ Owns how programs talk to a network. Imports plait.wire, plait.crypto, plait.con
 vocabulary; never a role (coordinator, node) and never the scheduler.
 """
 
+from plait.sdk import quiet as _before_grpc  # noqa: F401
 from plait.sdk.async_client import AsyncClient, AsyncStream
 from plait.sdk.client import Client, Stream
 from plait.sdk.requests import GenerateOptions, Messages, Prompt

@@ -9,7 +9,7 @@ from grpc import aio
 
 from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
-from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request
+from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
@@ -135,7 +135,7 @@ class AsyncClient:
 
     async def chat(self, messages: Messages, **options: Unpack[GenerateOptions]) -> Completion:
         """Answer a conversation, laid out by the model's own template."""
-        async with self.stream(messages, **options) as stream:
+        async with self.stream(conversation(messages), **options) as stream:
             return await stream.result()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncStream:

@@ -9,7 +9,7 @@ import grpc
 
 from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
-from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request
+from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
@@ -156,7 +156,7 @@ class Client:
 
     def chat(self, messages: Messages, **options: Unpack[GenerateOptions]) -> Completion:
         """Answer a conversation, laid out by the model's own template. Raises as `generate`."""
-        return self.stream(messages, **options).result
+        return self.stream(conversation(messages), **options).result
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Stream:
         """The same, delta by delta; the prompt is text, token ids or messages.

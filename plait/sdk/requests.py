@@ -85,6 +85,19 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
     return request
 
 
+def conversation(messages: Messages) -> Messages:
+    """`messages` where they are turns, at least one. Raises InvalidRequestError naming them: an
+    empty list alone would not say whether a prompt or a chat was meant."""
+    if isinstance(messages, str) or not messages:
+        raise InvalidRequestError(
+            "messages must hold at least one turn with a role and a content; "
+            "`generate` continues raw text",
+            param="messages",
+        )
+    _turns(messages)
+    return messages
+
+
 def _set(
     message: common_pb2.SamplingParams | gateway_pb2.GenerateRequest, name: str, value: object
 ) -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import sys
+from pathlib import Path
 
 import grpc
 import pytest
@@ -198,6 +201,43 @@ async def test_a_wrong_ca_is_refused() -> None:
     ):
         with pytest.raises(UnavailableError, match="CA"):
             await client.models()
+
+
+async def test_a_wrong_ca_prints_nothing_of_grpcs(tmp_path: Path) -> None:
+    """What failed is raised; the C core's own line would land on our caller's terminal."""
+    program = (
+        "import plait\n"
+        "try:\n    plait.Client().models()\n"
+        "except plait.errors.PlaitError as error:\n    print(error.code)\n"
+    )
+    async with open_doors(ScriptedNetwork()) as other:
+        (tmp_path / "ca.pem").write_bytes(other.ca_pem)
+    async with open_doors(ScriptedNetwork()) as rig:
+        where = {"PLAIT_ADDRESS": rig.address, "PLAIT_API_KEY": "key"}
+        environment = {**os.environ, **where, "PLAIT_CA": str(tmp_path / "ca.pem")}
+        environment.pop("GRPC_VERBOSITY", None)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            program,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(30):
+            out, err = await process.communicate()
+    assert (out.decode().strip(), err.decode()) == ("coordinator_unreachable", "")
+
+
+async def test_chat_blames_messages_on_both_clients() -> None:
+    async with open_doors(ScriptedNetwork()) as rig:
+        async with rig.async_client() as client:
+            with pytest.raises(InvalidRequestError) as caught:
+                await client.chat([])
+        assert caught.value.param == "messages"
+        with rig.client() as blocking, pytest.raises(InvalidRequestError) as caught:
+            blocking.chat([])
+        assert caught.value.param == "messages"
 
 
 async def test_the_clients_own_deadline() -> None:

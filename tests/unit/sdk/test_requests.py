@@ -8,7 +8,7 @@ import pytest
 import plait
 from plait.errors import InvalidRequestError, ServiceError
 from plait.sdk.fold import Fold
-from plait.sdk.requests import GenerateOptions, build_request
+from plait.sdk.requests import GenerateOptions, build_request, conversation
 from plait.types import FinishReason
 from plait.wire.v1 import common_pb2, gateway_pb2
 
@@ -80,6 +80,13 @@ def test_prompts_that_cannot_be_sent(prompt: object, param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         build_request(prompt, {})  # type: ignore[arg-type]
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("messages", [[], (), "", "hi", [1, 2], ["hi"]])
+def test_a_chat_without_messages_blames_the_messages(messages: object) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        conversation(messages)  # type: ignore[arg-type]
+    assert caught.value.param == "messages"
 
 
 def test_a_stop_that_is_no_text_is_refused() -> None:
