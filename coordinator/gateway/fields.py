@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import Final, TypeVar
 
 from plait.errors import InvalidRequestError
 
 T = TypeVar("T")
+PATH_CHARS_MAX: Final = 200
 
 
 def parse_object(body: bytes) -> dict[str, object]:
@@ -18,8 +19,18 @@ def parse_object(body: bytes) -> dict[str, object]:
         raise InvalidRequestError(
             f"the body is not valid UTF-8 (byte {error.start})", reason="invalid_utf8"
         ) from None
+    strange: list[str] = []  # numbers as they were written: JSON has no NaN and no Infinity
+
+    def number_of(written: str) -> float:
+        value = float(written)
+        if not math.isfinite(value):
+            strange.append(written)
+        return value
+
     try:
-        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
+        content = json.loads(
+            text, parse_constant=number_of, parse_float=number_of, object_pairs_hook=_unique
+        )
     except ValueError as error:
         raise InvalidRequestError(
             f"the body is not valid JSON: {error}", reason="invalid_json"
@@ -28,18 +39,42 @@ def parse_object(body: bytes) -> dict[str, object]:
         raise InvalidRequestError("the body is nested too deeply", reason="invalid_json") from None
     if not isinstance(content, dict):
         raise InvalidRequestError("the body must be a JSON object", reason="invalid_json")
+    if strange:
+        where = _first_infinite(content)[:PATH_CHARS_MAX]
+        raise InvalidRequestError(
+            f"{where} must be a finite number, not {strange[0]:.20}",
+            param=where,
+            reason="invalid_type",
+        )
     return content
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+def _first_infinite(content: Mapping[str, object]) -> str:
+    """The path, as `messages[0].content`, of the first number that is not finite. Without
+    recursion: a body may be nested as deep as the parser goes."""
+    left: list[tuple[str, object]] = [("", content)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return where
+        inside: list[tuple[str, object]] = []
+        if isinstance(value, dict):
+            inside = [
+                (f"{where}.{key}" if where else str(key), item) for key, item in value.items()
+            ]
+        elif isinstance(value, list):
+            inside = [(f"{where}[{at}]", item) for at, item in enumerate(value)]
+        left.extend(reversed(inside))
+    raise AssertionError("a number was seen and is not there")
 
 
 def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     content: dict[str, object] = {}
     for key, value in pairs:
         if key in content:
-            raise ValueError(f"{key!r} is given twice")
+            raise InvalidRequestError(
+                f"{key[:60]!r} is given twice", param=key[:PATH_CHARS_MAX], reason="invalid_json"
+            )
         content[key] = value
     return content
 

@@ -88,7 +88,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
 def conversation(messages: Messages) -> Messages:
     """`messages` where they are turns, at least one. Raises InvalidRequestError naming them: an
     empty list alone would not say whether a prompt or a chat was meant."""
-    if isinstance(messages, str) or not messages:
+    if not messages:
         raise InvalidRequestError(
             "messages must hold at least one turn with a role and a content; "
             "`generate` continues raw text",

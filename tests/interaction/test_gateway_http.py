@@ -58,8 +58,6 @@ async def test_errors_are_openai_objects() -> None:
         (b"", "invalid_json"),
         (b"[]", "invalid_json"),
         (b'{"model": "tiny", "model": "tiny"}', "invalid_json"),
-        (b'{"temperature": NaN}', "invalid_json"),
-        (b'{"temperature": -Infinity}', "invalid_json"),
         (b'{"model": "\xff"}', "invalid_utf8"),
         (b"[" * 100_000, "invalid_json"),
         (b'{"n": ' + b"9" * 5000 + b"}", "invalid_json"),
@@ -70,6 +68,26 @@ async def test_bodies_that_are_no_json(body: bytes, code: str) -> None:
         answer = await client.post(CHAT, content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"temperature": NaN}', "temperature"),
+        (b'{"model": "tiny", "temperature": -Infinity, "top_p": NaN}', "temperature"),
+        (b'{"seed": 1e999}', "seed"),
+        (b'{"logit_bias": {"5": Infinity}}', "logit_bias.5"),
+        (b'{"messages": [{"role": "user"}, {"content": [1.5, NaN]}]}', "messages[1].content[1]"),
+        (b'{"model": "tiny", "model": "tiny"}', "model"),
+        (b'{"x": ' + b"[" * 900 + b"NaN" + b"]" * 900 + b"}", ("x" + "[0]" * 900)[:200]),
+    ],
+)
+async def test_what_json_cannot_say_is_named_by_its_path(body: bytes, param: str) -> None:
+    async with open_gateway(ScriptedNetwork()) as rig, http(rig) as client:
+        answer = await client.post(CHAT, content=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert param in error["message"]
 
 
 async def test_no_depth_of_nesting_is_a_fault_of_ours() -> None:
