@@ -1,13 +1,14 @@
 """Chains kept ready for each model: rebuilt when nodes or hops change, told of loads one by one."""
 
+from coordinator.core.calibrating import live_stage_ms, node_cost
 from coordinator.core.machines import RequestState
 from coordinator.core.neighbours import is_blocked
 from coordinator.core.settle import is_routable
 from coordinator.core.state import CoreState, ModelRoutes, NodeRecord, RequestRecord
 from plait.types import ModelSpec, NodeId
-from scheduler.cost import StageCost, stage_cost
+from scheduler.cost import StageCost
 from scheduler.selection import Candidate, Query
-from scheduler.selection.candidates import Promise
+from scheduler.selection.candidates import Load, Promise
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass
 from scheduler.selection.router import Router
@@ -45,19 +46,29 @@ def make_query(state: CoreState, spec: ModelSpec, request: RequestRecord) -> Que
     )
 
 
-def make_candidate(state: CoreState, node: NodeRecord, cost: StageCost) -> Candidate:
+def make_candidate(state: CoreState, node: NodeRecord, spec: ModelSpec) -> Candidate:
     """The node as it is now."""
     assert node.span is not None
+    load = _load(state, node)
     return Candidate(
         node_id=node.node_id,
         incarnation=node.incarnation,
         span=node.span,
-        cost=cost,
-        kv_tokens_free=node.kv_tokens_max - node.kv_tokens_reserved,
+        cost=node_cost(node, spec),
+        kv_tokens_free=load.kv_tokens_free,
         kv_tokens_max=node.kv_tokens_max,
-        num_requests=len(node.pipelines),
-        queue_tokens=_prompts_ahead(state, node),
-        stage_ms=node.load.stage_ms if node.load is not None else 0.0,
+        num_requests=load.num_requests,
+        queue_tokens=load.queue_tokens,
+        stage_ms=load.stage_ms,
+    )
+
+
+def _load(state: CoreState, node: NodeRecord) -> Load:
+    return Load(
+        node.kv_tokens_max - node.kv_tokens_reserved,
+        len(node.pipelines),
+        _prompts_ahead(state, node),
+        node.load.stage_ms if node.load is not None else 0.0,
     )
 
 
@@ -79,7 +90,7 @@ def _routes(state: CoreState, spec: ModelSpec) -> ModelRoutes | None:
     if known is not None and known.topology == state.topology:
         is_recent = state.now_ms - known.built_ms < state.limits.routes_fresh_ms
         if known.links_version == state.links_version or is_recent:
-            _tell(state, spec, known)
+            _tell(state, known)
             return known
     nodes = [
         n
@@ -89,9 +100,9 @@ def _routes(state: CoreState, spec: ModelSpec) -> ModelRoutes | None:
     if not nodes:
         state.routes.pop(spec.model_id, None)
         return None
-    costs = {n.node_id: stage_cost(n.profile, spec) for n in nodes if n.profile is not None}
+    costs = {n.node_id: node_cost(n, spec) for n in nodes}
     router = Router(
-        [make_candidate(state, n, costs[n.node_id]) for n in nodes],
+        [make_candidate(state, n, spec) for n in nodes],
         state.links,
         spec=spec,
         hop_bytes=spec.hidden_size * state.wire_dtype.num_bytes,
@@ -104,15 +115,14 @@ def _routes(state: CoreState, spec: ModelSpec) -> ModelRoutes | None:
     return routes
 
 
-def _tell(state: CoreState, spec: ModelSpec, routes: ModelRoutes) -> None:
-    """Nodes that were heard of or given work since the last request."""
+def _tell(state: CoreState, routes: ModelRoutes) -> None:
+    """Nodes that were heard of or given work since the last request. Who came, went or moved has
+    changed the topology, and the router is a new one."""
     for node_id in list(state.touched):
-        cost = routes.costs.get(node_id)
         node = state.nodes.get(node_id)
-        if cost is None or node is None or node.span is None:
-            continue
-        routes.router.update(make_candidate(state, node, cost))
-        del state.touched[node_id]
+        if node is not None and node_id in routes.costs:
+            routes.router.tell(node_id, _load(state, node))
+            del state.touched[node_id]
 
 
 def _planned(

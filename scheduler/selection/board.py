@@ -13,10 +13,10 @@ from typing import Final
 
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import Links
-from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.candidates import Candidate, Load, Query, slowdown
 from scheduler.selection.groups import INFINITE, Graph, cheapest
 from scheduler.selection.places import Places
-from scheduler.selection.rows import KV_CAP_TOKENS, Flow, Place, Row, flow, front, row
+from scheduler.selection.rows import KV_CAP_TOKENS, Base, Part, Place, Row, base, front, part, row
 
 BANDWIDTHS_MAX: Final = 1e18
 """Bytes/s: faster than any link."""
@@ -55,12 +55,19 @@ class Board:
         self._index = {c.node_id: i for i, c in enumerate(self._candidates)}
         self._stages = [Stage(c.node_id, c.incarnation, c.span) for c in self._candidates]
         self._places = [self._place(i, c.node_id) for i, c in enumerate(self._candidates)]
-        self.rows: list[Row] = [
-            row(c, num_layers, self._places[i]) for i, c in enumerate(self._candidates)
+        self.bases: list[Base] = [
+            base(c.cost, c.span, num_layers, self._places[i])
+            for i, c in enumerate(self._candidates)
         ]
-        self.flows: list[Flow] = [
-            flow(c, num_layers, self._places[i]) for i, c in enumerate(self._candidates)
-        ]
+        self.loads: list[Load] = [c.load for c in self._candidates]
+        self.slows: list[float] = [1.0] * len(ids)
+        self.parts: list[Part] = []
+        self.rows: list[Row] = []
+        for i, c in enumerate(self._candidates):
+            self.slows[i] = slowdown(c.cost, len(c.span), c.load)
+            self.parts.append(part(self.bases[i], c.load, self.slows[i]))
+            self.rows.append(row(self.bases[i], c.load, self.slows[i], self.parts[i]))
+        self._untold: set[int] = set()
         keys = [keys[i] for i in by_key]
         self._fine = _bounds(keys)
         self._coarse = _bounds([key[:2] for key in keys])
@@ -69,7 +76,7 @@ class Board:
         self._fine_graph: Graph | None = None
         self._fronts: list[list[int]] = [[] for _ in self._fine]
         self._group_of = [g for g, (i, j) in enumerate(self._fine) for _ in range(i, j)]
-        self._stale: set[int] = set(range(len(self._fine)))
+        self._stale: set[int] = set(range(len(ids)))
         self._slices = _Slices([], [], [])
         self._shown: list[Row] = []
 
@@ -84,7 +91,10 @@ class Board:
 
     @property
     def candidates(self) -> Sequence[Candidate]:
-        """In the board's own order."""
+        """In the board's own order, as they were last told of."""
+        for i in self._untold:
+            self._candidates[i] = replace(self._candidates[i], **self.loads[i]._asdict())
+        self._untold.clear()
         return self._candidates
 
     def index(self, node_id: NodeId) -> int | None:
@@ -92,18 +102,35 @@ class Board:
         return self._index.get(node_id)
 
     def update(self, candidate: Candidate) -> int | None:
-        """News of a node: its load, its free KV, its speed. None: it is not on the board, or
-        holds other layers than before (then a new board is due)."""
+        """News of a node. None: it is not on the board, or holds other layers or has other costs
+        than before (then a new board is due)."""
         index = self._index.get(candidate.node_id)
         if index is None:
             return None
         known = self._candidates[index]
         if (known.span, known.incarnation) != (candidate.span, candidate.incarnation):
             return None
-        self._candidates[index] = candidate
-        self.rows[index] = row(candidate, self._num_layers, self._places[index])
-        self.flows[index] = flow(candidate, self._num_layers, self._places[index])
-        self._stale.add(self._group_of[index])
+        if known.cost != candidate.cost:
+            self._candidates[index] = candidate
+            self.bases[index] = base(
+                candidate.cost, candidate.span, self._num_layers, self._places[index]
+            )
+        return self.tell(candidate.node_id, candidate.load)
+
+    def tell(self, node_id: NodeId, load: Load) -> int | None:
+        """News of a node's load. None: it is not on the board."""
+        index = self._index.get(node_id)
+        if index is None:
+            return None
+        own, slow = self.bases[index], 1.0
+        if load.stage_ms > 0.0:
+            known = self._candidates[index]
+            slow = slowdown(known.cost, len(known.span), load)
+        self.loads[index] = load
+        self.slows[index] = slow
+        self.parts[index] = part(own, load, slow)
+        self._stale.add(index)
+        self._untold.add(index)
         return index
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> "Found | None":
@@ -119,7 +146,7 @@ class Board:
             f * share + p * prompt + s * new if kv >= need else INFINITE
             for f, p, s, kv in self._shown
         ]
-        if excluded:
+        if excluded:  # after the rows are as new as the loads
             costs = self._without(excluded, need, share, prompt, new)
             slices = _Slices(list(range(len(self.rows))), self._fine, self._coarse)
         lows = [costs[i] if j - i == 1 else min(costs[i:j]) for i, j in slices.coarse]
@@ -143,13 +170,9 @@ class Board:
         """The stages of a path."""
         return tuple([self._stages[i] for i in path])
 
-    def part(self, index: int, span: LayerSpan) -> tuple[Row, Flow]:
-        """Row and flow of a node that runs only `span` of what it holds."""
-        candidate, place = replace(self._candidates[index], span=span), self._places[index]
-        return (
-            row(candidate, self._num_layers, place),
-            flow(candidate, self._num_layers, place),
-        )
+    def base_of(self, index: int, span: LayerSpan) -> Base:
+        """A node that runs only `span` of what it holds."""
+        return base(self._candidates[index].cost, span, self._num_layers, self._places[index])
 
     def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
         """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""
@@ -161,7 +184,9 @@ class Board:
     # --- what is prepared ---------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        for g in self._stale:
+        for i in self._stale:
+            self.rows[i] = row(self.bases[i], self.loads[i], self.slows[i], self.parts[i])
+        for g in {self._group_of[i] for i in self._stale}:
             i, j = self._fine[g]
             self._fronts[g] = front(self.rows, range(i, j))
         self._stale.clear()

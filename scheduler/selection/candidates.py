@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from plait.types import LayerSpan, ModelSpec, NodeId
 from scheduler.cost import PREFILL_CHUNK_TOKENS, StageCost
@@ -11,6 +11,15 @@ SLOWDOWN_MIN: Final = 0.5
 SLOWDOWN_MAX: Final = 50.0
 EXACT_MAX: Final = 12
 """Up to so many candidates none is left out."""
+
+
+class Load(NamedTuple):
+    """What changes with every request: see Candidate. A tuple, because there are many of them."""
+
+    kv_tokens_free: int
+    num_requests: int = 0
+    queue_tokens: int = 0
+    stage_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,11 @@ class Candidate:
     num_requests: int = 0
     queue_tokens: int = 0
     stage_ms: float = 0.0
+
+    @property
+    def load(self) -> Load:
+        """Its live figures."""
+        return Load(self.kv_tokens_free, self.num_requests, self.queue_tokens, self.stage_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +75,10 @@ class StagePrice:
     head: float
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """Milliseconds as `fixed + per_prompt * prompt_tokens + per_step * new_tokens`: what does not
-    change between requests is worked out when the node was heard of, not for each of them."""
-
-    fixed: float
-    per_prompt: float
-    per_step: float
-
-
-def linear(candidate: Candidate, *, is_last: bool) -> Linear:
-    """The whole span's compute: prefill behind what waits, decode in the batch it would join."""
-    cost, num_layers = candidate.cost, len(candidate.span)
-    slow = slowdown(candidate)
-    prefill_ms = num_layers * cost.prefill_layer_ms_per_token
-    fixed = cost.overhead_ms + max(0, candidate.queue_tokens) * prefill_ms
-    step = cost.overhead_ms + num_layers * _step_layer_ms(candidate)
-    step += cost.head_ms if is_last else 0.0
-    per_prompt = prefill_ms + cost.overhead_ms / PREFILL_CHUNK_TOKENS
-    return Linear(fixed * slow, per_prompt * slow, step * slow)
-
-
 def price(candidate: Candidate, query: Query) -> StagePrice:
-    """The same for any part of the span: linear in the layers that are run."""
+    """Any part of the span: prefill behind what waits, decode in the batch it would join."""
     cost = candidate.cost
-    slow = slowdown(candidate)
+    slow = slowdown(cost, len(candidate.span), candidate.load)
     steps = max(1, query.new_tokens)
     waiting = max(0, candidate.queue_tokens)
     fixed = (1 + query.prompt_tokens / PREFILL_CHUNK_TOKENS + steps) * cost.overhead_ms
@@ -101,12 +93,11 @@ def _step_layer_ms(candidate: Candidate) -> float:
     return cost.layer_ms + candidate.num_requests * cost.layer_ms_per_extra
 
 
-def slowdown(candidate: Candidate) -> float:
+def slowdown(cost: StageCost, num_layers: int, load: Load) -> float:
     """How much slower the node is than it measured itself: its live step against the model."""
-    if candidate.num_requests < 1 or not candidate.stage_ms > 0.0:
+    if load.num_requests < 1 or not load.stage_ms > 0.0:
         return 1.0
-    expected_ms = candidate.cost.decode_ms(len(candidate.span), candidate.num_requests)
-    ratio = candidate.stage_ms / max(expected_ms, 1e-6)
+    ratio = load.stage_ms / max(cost.decode_ms(num_layers, load.num_requests), 1e-6)
     return min(SLOWDOWN_MAX, max(SLOWDOWN_MIN, ratio))
 
 

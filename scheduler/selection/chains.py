@@ -11,7 +11,7 @@ from plait.types import NodeId, Route, Stage
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Candidate, Promise, Query
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.rows import KV_CAP_TOKENS
+from scheduler.selection.rows import KV_CAP_TOKENS, Base, part
 
 CHAINS_MAX: Final = 32
 TYPICAL_PROMPT_TOKENS: Final = 512
@@ -57,17 +57,24 @@ class Chains:
         for c, indices in enumerate(self._indices):
             for i in indices:
                 self._of_row.setdefault(i, []).append(c)
-        self._whole = [
-            all(board.candidates[i].span == s.span for i, s in zip(own, c.route, strict=True))
-            for own, c in zip(self._indices, self.all, strict=True)
+        self._cut: list[tuple[Base, ...] | None] = [
+            self._cut_bases(c) for c in range(len(self.all))
         ]
         self._sums: list[Sum] = [self._sum(c) for c in range(len(self.all))]
+        self._stale: set[int] = set()
         self._credits = [0.0] * len(self.all)
+        self._weights = [chain.weight for chain in self.all]
 
     def update(self, index: int) -> None:
-        """The board's row `index` changed: so did the chains over it."""
+        """The board's row `index` changed: so did the chains over it. Summed up again when they
+        are next asked for, once for all the news of a chain."""
+        self._stale.update(self._of_row.get(index, ()))
+
+    def recut(self, index: int) -> None:
+        """The board's row `index` may have other costs."""
         for c in self._of_row.get(index, ()):
-            self._sums[c] = self._sum(c)
+            if self._cut[c] is not None:
+                self._cut[c] = self._cut_bases(c)
 
     def prices(self, query: Query) -> list[float]:
         """Milliseconds to the last expected token, by chain; infinite where KV is short.
@@ -80,7 +87,7 @@ class Chains:
         need = min(KV_CAP_TOKENS, query.kv_tokens)
         return [
             f + slowest * prompt + rest * chunk + s * new if kv >= need else INFINITE
-            for f, slowest, rest, s, kv in self._sums
+            for f, slowest, rest, s, kv in self._fresh()
         ]
 
     def needs(self, query: Query, promise: Promise) -> list[float]:
@@ -91,11 +98,15 @@ class Chains:
         whole = promise.ttft_ms + promise.token_ms * max(1, query.new_tokens)
         per_ttft = whole / max(1.0, promise.ttft_ms)
         per_token = whole / promise.token_ms
+        # No max(): this is most of what choosing costs.
         return [
-            max((f + slowest * prompt + rest * chunk + s) * per_ttft, s * per_token)
-            if kv >= need
-            else INFINITE
-            for f, slowest, rest, s, kv in self._sums
+            INFINITE
+            if kv < need
+            else ttft
+            if (ttft := (f + slowest * prompt + rest * chunk + s) * per_ttft)
+            > (later := s * per_token)
+            else later
+            for f, slowest, rest, s, kv in self._fresh()
         ]
 
     def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
@@ -117,15 +128,14 @@ class Chains:
         if least == INFINITE:
             return None
         most = least * NEAR
-        earned, chosen = 0.0, -1
-        credits_, chains = self._credits, self.all
-        for c, total in enumerate(totals):
-            if total <= most:
-                weight = chains[c].weight
-                credits_[c] += weight
-                earned += weight
-                if chosen < 0 or credits_[c] > credits_[chosen]:
-                    chosen = c
+        earned, richest, chosen = 0.0, -INFINITE, 0
+        credits_, weights = self._credits, self._weights
+        for c in [c for c, total in enumerate(totals) if total <= most]:
+            weight = weights[c]
+            earned += weight
+            credits_[c] = credit = credits_[c] + weight
+            if credit > richest:
+                richest, chosen = credit, c
         credits_[chosen] -= earned
         return chosen
 
@@ -139,25 +149,42 @@ class Chains:
         """What running `tokens` more of a prompt takes on chain `c`."""
         return self._sums[c][1] * tokens
 
+    def _fresh(self) -> list[Sum]:
+        if self._stale:
+            for c in self._stale:
+                self._sums[c] = self._sum(c)
+            self._stale.clear()
+        return self._sums
+
+    def _cut_bases(self, c: int) -> tuple[Base, ...] | None:
+        """Of a chain whose stages run parts of what they hold; None where all run everything."""
+        board, stages = self._board, list(zip(self._indices[c], self.all[c].route, strict=True))
+        if all(board.candidates[i].span == stage.span for i, stage in stages):
+            return None
+        return tuple(board.base_of(i, stage.span) for i, stage in stages)
+
     def _sum(self, c: int) -> Sum:
         fixed, per_prompt, per_new = self._trips[c]
         free = KV_CAP_TOKENS
         waiting = slowest = 0.0
-        board, route, is_whole = self._board, self.all[c].route, self._whole[c]
-        for at, i in enumerate(self._indices[c]):
-            if is_whole:
-                own, flow = board.rows[i], board.flows[i]
-            else:
-                own, flow = board.part(i, route[at].span)
-            fixed += own[0] - flow[1]
-            per_prompt += own[1]
-            per_new += own[2]
-            if own[3] < free:
-                free = own[3]
-            if flow[0] > waiting:
-                waiting = flow[0]
-            if flow[2] > slowest:
-                slowest = flow[2]
+        board, indices, cut = self._board, self._indices[c], self._cut[c]
+        if cut is None:
+            parts = [board.parts[i] for i in indices]
+        else:
+            parts = [
+                part(own, board.loads[i], board.slows[i])
+                for own, i in zip(cut, indices, strict=True)
+            ]
+        for f, p, s, kv, queue, pace in parts:
+            fixed += f
+            per_prompt += p
+            per_new += s
+            if kv < free:
+                free = kv
+            if queue > waiting:
+                waiting = queue
+            if pace > slowest:
+                slowest = pace
         return (fixed + waiting, slowest, per_prompt - slowest, per_new, free)
 
 

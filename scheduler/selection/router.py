@@ -7,7 +7,7 @@ from plait.types import ModelSpec, NodeId, Route
 from scheduler.cost import Links
 from scheduler.selection.affinity import ChainKey, two_choices
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.candidates import Candidate, Load, Query
 from scheduler.selection.chains import (
     TYPICAL_NEW_TOKENS,
     TYPICAL_PROMPT_TOKENS,
@@ -65,12 +65,21 @@ class Router:
         return self._chains
 
     def update(self, candidate: Candidate) -> bool:
-        """News of a node's load. False: a new router is due."""
+        """News of a node. False: a new router is due."""
         index = self._board.update(candidate)
-        if index is None:
-            return False
-        self._chains.update(index)
-        return True
+        if index is not None:
+            self._chains.recut(index)
+        return self._take(index)
+
+    def tell(self, node_id: NodeId, load: Load) -> bool:
+        """News of a node's load alone: what every reservation and release brings, on every stage.
+        False: the node is not known here."""
+        return self._take(self._board.tell(node_id, load))
+
+    def _take(self, index: int | None) -> bool:
+        if index is not None:
+            self._chains.update(index)
+        return index is not None
 
     def route(
         self,

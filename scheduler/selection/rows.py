@@ -1,17 +1,23 @@
-"""Nodes as rows of coefficients, and which rows can never be the cheapest of their group."""
+"""Nodes as rows of coefficients, and which rows can never be the cheapest of their group.
+
+What a node's load does not change is worked out once (`Base`); news of a load is then a handful of
+multiplications, because a request reserves on every stage and each of them is news.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from scheduler.selection.candidates import Candidate, linear, slowdown
+from plait.types import LayerSpan
+from scheduler.cost import PREFILL_CHUNK_TOKENS, StageCost
+from scheduler.selection.candidates import Load
 
 Row = tuple[float, float, float, int]
 """Fixed ms, ms per prompt token, ms per new token, free KV slots."""
 
-Flow = tuple[float, float, float]
-"""How prompts pass a node, in ms: what stands before it now, the part of that in its row's fixed
-cost, and per token the slower of its compute and its uplink."""
+Part = tuple[float, float, float, int, float, float]
+"""A row whose fixed ms leave out the prompts that wait, then those: ms until they have passed, and
+the ms per prompt token that pace a chain, the slower of compute and uplink."""
 
 KV_CAP_TOKENS: Final = 1 << 15
 """Room beyond this makes no node better than another."""
@@ -26,17 +32,30 @@ class Place:
     sent_ms_per_token: float
 
 
-def row(candidate: Candidate, num_layers: int, place: Place) -> Row:
+class Base(NamedTuple):
+    """A span on a node without its load. `*_place_ms` are hops and uplink, `prefill_ms` is per
+    prompt token, `step_ms` a decode step alone, `extra_ms` what each further sequence adds."""
+
+    fixed_place_ms: float
+    prompt_place_ms: float
+    step_place_ms: float
+    overhead_ms: float
+    prefill_ms: float
+    chunked_ms: float
+    step_ms: float
+    extra_ms: float
+    sent_ms: float
+
+
+def base(cost: StageCost, span: LayerSpan, num_layers: int, place: Place) -> Base:
     """Compute, half of each hop's last mile on either side, and the uplink of what is sent on.
 
     Hops happen once with the prompt and once with each new token; the way back with each new
     token; the coordinator is half a round trip from the first and from the last.
     """
-    span = candidate.span
     is_first, is_last = span.start == 0, span.end == num_layers
-    cost = linear(candidate, is_last=is_last)
-    fixed, per_prompt, per_step = cost.fixed, cost.per_prompt, cost.per_step
     half_ms = place.mile_ms / 2
+    fixed = per_prompt = per_step = 0.0
     if is_first:
         fixed += place.coordinator_rtt_ms / 2
     else:
@@ -51,16 +70,43 @@ def row(candidate: Candidate, num_layers: int, place: Place) -> Row:
         per_step += place.sent_ms_per_token
     if is_first != is_last:
         per_step += half_ms
-    return (fixed, per_prompt, per_step, min(KV_CAP_TOKENS, candidate.kv_tokens_free))
+    prefill_ms = len(span) * cost.prefill_layer_ms_per_token
+    return Base(
+        fixed_place_ms=fixed,
+        prompt_place_ms=per_prompt,
+        step_place_ms=per_step,
+        overhead_ms=cost.overhead_ms,
+        prefill_ms=prefill_ms,
+        chunked_ms=prefill_ms + cost.overhead_ms / PREFILL_CHUNK_TOKENS,
+        step_ms=cost.overhead_ms + len(span) * cost.layer_ms + (cost.head_ms if is_last else 0.0),
+        extra_ms=len(span) * cost.layer_ms_per_extra,
+        sent_ms=0.0 if is_last else place.sent_ms_per_token,
+    )
 
 
-def flow(candidate: Candidate, num_layers: int, place: Place) -> Flow:
-    """Chunks follow each other along a chain, so its slowest part sets the pace of a prompt."""
-    cost, queue_tokens = candidate.cost, max(0, candidate.queue_tokens)
-    compute_ms = len(candidate.span) * cost.prefill_layer_ms_per_token * slowdown(candidate)
-    is_last = candidate.span.end == num_layers
-    per_token = max(compute_ms, 0.0 if is_last else place.sent_ms_per_token)
-    return (queue_tokens * per_token, queue_tokens * compute_ms, per_token)
+def part(own: Base, load: Load, slow: float) -> Part:
+    """The span as loaded now: prefill behind what waits, decode in the batch it would join.
+
+    Chunks follow each other along a chain, so its slowest part sets the pace of a prompt.
+    """
+    kv_tokens_free, num_requests, queue_tokens, _ = load
+    fixed, prompt, step, overhead, prefill, chunked, step_ms, extra, sent = own
+    compute = prefill * slow
+    pace = compute if compute > sent else sent
+    return (
+        fixed + overhead * slow,
+        prompt + chunked * slow,
+        step + (step_ms + num_requests * extra) * slow,
+        kv_tokens_free if kv_tokens_free < KV_CAP_TOKENS else KV_CAP_TOKENS,
+        queue_tokens * pace if queue_tokens > 0 else 0.0,
+        pace,
+    )
+
+
+def row(own: Base, load: Load, slow: float, now: Part) -> Row:
+    """The same for a request alone: all that waits is run before it."""
+    waiting = max(0, load.queue_tokens) * own.prefill_ms * slow
+    return (now[0] + waiting, now[1], now[2], now[3])
 
 
 def front(rows: Sequence[Row], indices: Sequence[int]) -> list[int]:
