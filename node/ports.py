@@ -22,6 +22,7 @@ from plait.types import (
     RequestId,
     RouteTicket,
     SamplingParams,
+    StepTotals,
     TokenLogprob,
 )
 from plait.wire.telemetry import TelemetryReading
@@ -155,6 +156,7 @@ class EngineStats:
     tokens_total: int
     queue_tokens: int
     steps_total: int
+    steps: StepTotals = StepTotals()
 
 
 ResultSink = Callable[[list[StageResult]], None]

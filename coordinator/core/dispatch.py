@@ -9,7 +9,6 @@ from coordinator.core.settle import end_request, is_routable
 from coordinator.core.state import CoreState, Decided, NodeRecord, RequestRecord
 from coordinator.core.waiting import charge, expected_waits_ms, order_queue
 from plait.types import FinishReason, ModelId, ModelSpec, NodeId, Reason, RequestId, Route
-from scheduler.cost import stage_cost
 from scheduler.selection import Admission, Query, Verdict, admit
 from scheduler.selection.decision import Decision
 
@@ -152,11 +151,7 @@ def _ask(state: CoreState, query: Query, nodes: list[NodeRecord]) -> Admission:
 
     has_blocks = bool(state.hop_blocks or state.unreachable)
     return admit(
-        [
-            make_candidate(state, n, stage_cost(n.profile, query.spec))
-            for n in nodes
-            if n.profile is not None
-        ],
+        [make_candidate(state, n, query.spec) for n in nodes if n.profile is not None],
         query,
         state.links,
         is_blocked=blocked if has_blocks else None,

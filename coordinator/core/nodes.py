@@ -4,9 +4,10 @@ from typing import Final
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
+from coordinator.core.calibrating import observe
 from coordinator.core.machines import NodeState, NodeTrigger, PipelineState, PipelineTrigger
 from coordinator.core.neighbours import probe
-from coordinator.core.planning import ask_plan, fail_load, send_assignment
+from coordinator.core.planning import ask_plan, fail_load, replan_asked, send_assignment
 from coordinator.core.settle import break_pipeline, lose_node
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
@@ -117,6 +118,8 @@ def reported(state: CoreState, event: ev.NodeReported) -> None:
     was_silent = node is not None and state.now_ms - node.heard_ms >= state.limits.suspect_ms
     node = heard(state, event.node_id, event.incarnation)
     if node is not None:
+        if observe(state, node, event.load):
+            replan_asked(state)
         node.load = event.load
         state.touched[node.node_id] = None
         state.must_dispatch = state.must_dispatch or was_silent

@@ -1,15 +1,17 @@
 """Phase 1 from the core's side: when to ask for a plan, whether to believe it, how to apply it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from coordinator.core import effects as fx
+from coordinator.core.calibrating import priced_for_plan
 from coordinator.core.events import AllocationSolved
 from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
 from plait.errors import UnavailableError
-from plait.types import LayerSpan, ModelId, NodeProfile, Reason, missing_spans
+from plait.types import LayerSpan, ModelId, ModelSpec, NodeProfile, Reason, missing_spans
 from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 
@@ -123,7 +125,7 @@ def _problem(
     )
     return AllocationProblem(
         models=tuple(state.models.values()),
-        nodes=tuple(p for n in members if (p := planning_profile(n)) is not None),
+        nodes=tuple(p for n in members if (p := planning_profile(n, state.models)) is not None),
         kv_tokens_min=state.limits.kv_tokens_min,
         wire_dtype=state.wire_dtype,
         rtt_ms=tuple(
@@ -137,11 +139,14 @@ def _problem(
     )
 
 
-def planning_profile(node: NodeRecord) -> NodeProfile | None:
-    """The node's profile with the memory that it has shown to have."""
-    if node.profile is None or node.memory_share >= 1.0:
-        return node.profile
-    return replace(node.profile, memory_bytes=int(node.profile.memory_bytes * node.memory_share))
+def planning_profile(node: NodeRecord, models: Mapping[ModelId, ModelSpec]) -> NodeProfile | None:
+    """The node's profile with the speed and the memory that it has shown to have."""
+    if node.profile is None:
+        return None
+    profile = priced_for_plan(node, node.profile, models.values())
+    if node.memory_share >= 1.0:
+        return profile
+    return replace(profile, memory_bytes=int(profile.memory_bytes * node.memory_share))
 
 
 def _conclude(state: CoreState, allocation: Allocation | None, reason: Reason | None) -> None:

@@ -68,7 +68,7 @@ def _load(state: CoreState, node: NodeRecord) -> Load:
         node.kv_tokens_max - node.kv_tokens_reserved,
         len(node.pipelines),
         _prompts_ahead(state, node),
-        node.load.stage_ms if node.load is not None else 0.0,
+        live_stage_ms(node),
     )
 
 

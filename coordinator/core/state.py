@@ -35,6 +35,7 @@ from plait.types import (
     Route,
 )
 from scheduler.allocation.problem import Allocation, AllocationProblem
+from scheduler.calibration import Calibration
 from scheduler.cost import Links, StageCost
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass, VirtualCounters
@@ -80,6 +81,7 @@ class Limits:
     promised_token_ms: float = 300.0
     ageing_ms: int = 15_000
     routes_fresh_ms: int = 1_000
+    reprice_ms: int = 60_000
 
 
 @dataclass(slots=True)
@@ -111,6 +113,9 @@ class NodeRecord:
     load_total_bytes: int = 0
     load_heard_ms: int = 0
     last_error: str = ""
+    calibration: Calibration = field(default_factory=Calibration)
+    calibrated_for: tuple[ModelId, LayerSpan, NodeProfile] | None = None
+    priced: StageCost | None = None
     num_blames: int = 0
     rest_until_ms: int = 0
     may_rejoin: bool = True

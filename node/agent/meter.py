@@ -25,6 +25,7 @@ class NodeMeter:
             sent_bytes_total=sum(link.sent_bytes for link in links),
             frames_dropped_total=self._frames_dropped(links),
             queue_tokens=stats.queue_tokens,
+            steps=stats.steps,
         )
 
     def reading(self) -> TelemetryReading:

@@ -15,6 +15,7 @@ from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
 from node.engine.measure import measure_device, measure_layer
 from node.engine.patience import Patience
 from node.engine.sequence import StepItem
+from node.engine.step_meter import StepMeter
 from node.ports import (
     DeviceReport,
     EngineStats,
@@ -95,6 +96,7 @@ class ThreadedEngineHost:
         self._calls: set[asyncio.Future[Any]] = set()
         self._runner: StepRunner | None = None
         self._stage_ms = 0.0
+        self._meter = StepMeter()
         self._tokens_total = 0
         self._steps_total = 0
         self.late_works_total = 0
@@ -201,6 +203,7 @@ class ThreadedEngineHost:
                 tokens_total=self._tokens_total,
                 queue_tokens=self._batcher.queue_tokens,
                 steps_total=self._steps_total,
+                steps=self._meter.totals,
             )
 
     async def _call(self, job: Callable[[], _T]) -> _T:
@@ -267,9 +270,11 @@ class ThreadedEngineHost:
 
     def _step(self, runner: StepRunner, items: list[StepItem]) -> None:
         started_ns = self._now_ns()
+        has_failed = False
         try:
             results = runner.run(items)
         except Exception as error:  # root: these requests fail, the engine goes on
+            has_failed = True
             results = [_engine_failure(item.work, error) for item in items]
         step_ms = (self._now_ns() - started_ns) / 1e6
         with self._wake:
@@ -277,6 +282,8 @@ class ThreadedEngineHost:
             self._tokens_total += sum(item.work.num_tokens for item in items)
             kept = _STAGE_MS_KEPT if self._stage_ms else 0.0
             self._stage_ms = kept * self._stage_ms + (1 - kept) * step_ms
+            if not has_failed:
+                self._meter.record(items, step_ms)
             is_open = [item.sequence.is_open for item in items]
         live = [result for result, wanted in zip(results, is_open, strict=True) if wanted]
         if live and self._sink is not None:

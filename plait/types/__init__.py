@@ -12,7 +12,7 @@ from plait.types.model import (
     RopeScaling,
     SourceKind,
 )
-from plait.types.node import HeldSpan, LayerTiming, NodeLoad, NodeProfile
+from plait.types.node import HeldSpan, LayerTiming, NodeLoad, NodeProfile, StepTotals
 from plait.types.route import Reason, Route, Stage
 from plait.types.sampling import FinishReason, SamplingParams, TokenLogprob
 from plait.types.span import LayerSpan, missing_spans
@@ -40,6 +40,7 @@ __all__ = [
     "SamplingParams",
     "SourceKind",
     "Stage",
+    "StepTotals",
     "TicketStage",
     "TokenLogprob",
     "missing_spans",

@@ -60,6 +60,22 @@ class HeldSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """What a node's steps took since its start: those of decodes alone, and those of prompts
+    alone. `decode_rows` are their sequences, `decode_layers` the layers that each ran, summed up
+    over the steps; `prefill_layer_tokens` layers times prompt tokens. Times of computing, without
+    waiting."""
+
+    decode_steps: int = 0
+    decode_ms: float = 0.0
+    decode_rows: int = 0
+    decode_layers: int = 0
+    prefill_steps: int = 0
+    prefill_ms: float = 0.0
+    prefill_layer_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
     """The moving part of a heartbeat."""
 
@@ -70,3 +86,4 @@ class NodeLoad:
     sent_bytes_total: int
     frames_dropped_total: int
     queue_tokens: int
+    steps: StepTotals = StepTotals()

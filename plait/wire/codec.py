@@ -21,6 +21,7 @@ from plait.types import (
     RopeScaling,
     SamplingParams,
     SourceKind,
+    StepTotals,
 )
 from plait.wire.v1 import common_pb2, control_pb2
 
@@ -334,6 +335,15 @@ def load_to_proto(load: NodeLoad) -> control_pb2.Heartbeat:
         sent_bytes_total=load.sent_bytes_total,
         frames_dropped_total=load.frames_dropped_total,
         queue_tokens=load.queue_tokens,
+        steps=control_pb2.StepTotals(
+            decode_steps=load.steps.decode_steps,
+            decode_ms=load.steps.decode_ms,
+            decode_rows=load.steps.decode_rows,
+            decode_layers=load.steps.decode_layers,
+            prefill_steps=load.steps.prefill_steps,
+            prefill_ms=load.steps.prefill_ms,
+            prefill_layer_tokens=load.steps.prefill_layer_tokens,
+        ),
     )
 
 
@@ -346,6 +356,15 @@ def load_from_proto(message: control_pb2.Heartbeat) -> NodeLoad:
         sent_bytes_total=message.sent_bytes_total,
         frames_dropped_total=message.frames_dropped_total,
         queue_tokens=message.queue_tokens,
+        steps=StepTotals(
+            decode_steps=message.steps.decode_steps,
+            decode_ms=_speed("decode_ms", message.steps.decode_ms),
+            decode_rows=message.steps.decode_rows,
+            decode_layers=message.steps.decode_layers,
+            prefill_steps=message.steps.prefill_steps,
+            prefill_ms=_speed("prefill_ms", message.steps.prefill_ms),
+            prefill_layer_tokens=message.steps.prefill_layer_tokens,
+        ),
     )
 
 

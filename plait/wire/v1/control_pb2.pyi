@@ -475,6 +475,7 @@ class Heartbeat(_message.Message):
     SENT_BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     FRAMES_DROPPED_TOTAL_FIELD_NUMBER: _builtins.int
     QUEUE_TOKENS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     state: _common_pb2.NodeState.ValueType
     """the node's own view"""
     kv_tokens_reserved: _builtins.int
@@ -491,6 +492,10 @@ class Heartbeat(_message.Message):
     """late, duplicate or foreign frames"""
     queue_tokens: _builtins.int
     """tokens waiting for a step"""
+    @_builtins.property
+    def steps(self) -> Global___StepTotals:
+        """what steps took; absent from nodes that do not count them"""
+
     def __init__(
         self,
         *,
@@ -502,14 +507,61 @@ class Heartbeat(_message.Message):
         sent_bytes_total: _builtins.int = ...,
         frames_dropped_total: _builtins.int = ...,
         queue_tokens: _builtins.int = ...,
+        steps: Global___StepTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "tokens_total", b"tokens_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class StepTotals(_message.Message):
+    """What a node's steps took since its start, without waiting. Steps that mix decodes and prompts are left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECODE_STEPS_FIELD_NUMBER: _builtins.int
+    DECODE_MS_FIELD_NUMBER: _builtins.int
+    DECODE_ROWS_FIELD_NUMBER: _builtins.int
+    DECODE_LAYERS_FIELD_NUMBER: _builtins.int
+    PREFILL_STEPS_FIELD_NUMBER: _builtins.int
+    PREFILL_MS_FIELD_NUMBER: _builtins.int
+    PREFILL_LAYER_TOKENS_FIELD_NUMBER: _builtins.int
+    decode_steps: _builtins.int
+    """steps of decodes alone"""
+    decode_ms: _builtins.float
+    """time of these"""
+    decode_rows: _builtins.int
+    """sequences in these"""
+    decode_layers: _builtins.int
+    """layers that each of these ran, summed up"""
+    prefill_steps: _builtins.int
+    """steps of prompts alone"""
+    prefill_ms: _builtins.float
+    """time of these"""
+    prefill_layer_tokens: _builtins.int
+    """layers times prompt tokens in these"""
+    def __init__(
+        self,
+        *,
+        decode_steps: _builtins.int = ...,
+        decode_ms: _builtins.float = ...,
+        decode_rows: _builtins.int = ...,
+        decode_layers: _builtins.int = ...,
+        prefill_steps: _builtins.int = ...,
+        prefill_ms: _builtins.float = ...,
+        prefill_layer_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_layers", b"decode_layers", "decode_ms", b"decode_ms", "decode_rows", b"decode_rows", "decode_steps", b"decode_steps", "prefill_layer_tokens", b"prefill_layer_tokens", "prefill_ms", b"prefill_ms", "prefill_steps", b"prefill_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTotals: _TypeAlias = StepTotals  # noqa: Y015
 
 @_typing.final
 class LoadProgress(_message.Message):

@@ -1,0 +1,64 @@
+"""What nodes report against what was predicted: prices for routes at once, for plans in time."""
+
+from collections.abc import Iterable
+
+from coordinator.core.state import CoreState, NodeRecord
+from plait.types import ModelSpec, NodeLoad, NodeProfile
+from scheduler.calibration import Calibration, calibrated, repriced
+from scheduler.cost import StageCost, stage_cost
+
+
+def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
+    """A heartbeat came: learn from the steps since the last one. Returns whether the node has been
+    far from what plans believe of it for so long that another plan is called for."""
+    before = node.load.steps if node.load is not None else None
+    spec = state.models.get(node.model_id) if node.model_id is not None else None
+    if spec is None or node.held is None or node.profile is None or before is None:
+        return False
+    now, span = load.steps, node.held.span
+    subject = (spec.model_id, span, node.profile)
+    if node.calibrated_for != subject:
+        node.calibrated_for, node.calibration, node.priced = subject, Calibration(), None
+        return False
+    cost = stage_cost(node.profile, spec)
+    if not node.calibration.observe(cost, span, spec, before=before, now=now):
+        return False
+    if node.calibration.decode.is_known:
+        node.priced = calibrated(cost, node.calibration.factors)
+    patience_ms = state.limits.reprice_ms
+    return node.calibration.is_departed(state.now_ms, patience_ms=patience_ms)
+
+
+def node_cost(node: NodeRecord, spec: ModelSpec) -> StageCost:
+    """What a profiled node's steps on `spec` take: measured or nominal, as corrected by what was
+    observed since."""
+    assert node.profile is not None
+    cost = stage_cost(node.profile, spec)
+    return calibrated(cost, node.calibration.factors) if _is_for(node, spec) else cost
+
+
+def live_stage_ms(node: NodeRecord) -> float:
+    """What a step of the requests on the node takes now: as corrected by what was observed, or
+    its own mean where too little was; 0 where it says nothing."""
+    if node.priced is not None and node.span is not None:
+        return node.priced.decode_ms(len(node.span), max(1, len(node.pipelines)))
+    return node.load.stage_ms if node.load is not None else 0.0
+
+
+def priced_for_plan(
+    node: NodeRecord, profile: NodeProfile, models: Iterable[ModelSpec]
+) -> NodeProfile:
+    """`profile` with what was observed, for all models: a device that is slow on one is slow on
+    others. Later departures count from here."""
+    calibration = node.calibration
+    calibration.reprice()
+    if calibration.planned == (1.0, 1.0):
+        return profile
+    for spec in models:
+        cost = calibrated(stage_cost(profile, spec), calibration.planned)
+        profile = repriced(profile, spec, cost)
+    return profile
+
+
+def _is_for(node: NodeRecord, spec: ModelSpec) -> bool:
+    return node.calibrated_for is not None and node.calibrated_for[0] == spec.model_id

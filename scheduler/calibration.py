@@ -1,0 +1,145 @@
+"""Predictions held against what nodes report: how much slower or quicker each is than its figures.
+
+A factor is the median of the last observed/predicted ratios: up to half of them may be arbitrarily
+wrong without moving it beyond the others (breakdown point 1/2; Huber, Robust Statistics, 1981).
+"""
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from plait.types import LayerSpan, LayerTiming, ModelSpec, NodeProfile, StepTotals
+from scheduler.cost import StageCost
+
+WINDOW: Final = 15
+"""Observations that are kept; nodes report about one a second while they work."""
+SAMPLES_MIN: Final = 3
+RATIO_MIN: Final = 0.1
+RATIO_MAX: Final = 100.0
+DEPARTURE: Final = 1.25
+"""A factor this far from the one that a plan was made with calls for another plan."""
+
+
+class Ratio:
+    """Observed over predicted, of the last observations."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=WINDOW)
+
+    def add(self, predicted_ms: float, observed_ms: float) -> bool:
+        """Take in one observation; nonsense is dropped (False)."""
+        figures = (predicted_ms, observed_ms)
+        if not all(math.isfinite(f) and f > 0.0 for f in figures):
+            return False
+        self._samples.append(min(RATIO_MAX, max(RATIO_MIN, observed_ms / predicted_ms)))
+        return True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough observations to believe."""
+        return len(self._samples) >= SAMPLES_MIN
+
+    @property
+    def factor(self) -> float:
+        """What predictions are to be multiplied with; 1 while too little is known."""
+        return statistics.median(self._samples) if self.is_known else 1.0
+
+    @property
+    def error_percent(self) -> float | None:
+        """How far the prediction is above (or, negative, below) what is observed."""
+        return 100.0 * (1.0 / self.factor - 1.0) if self.is_known else None
+
+
+@dataclass(slots=True)
+class Calibration:
+    """One node on one model. `planned` are the factors (decode, prefill) that plans were made
+    with, `departed_ms` since when the observed ones are far from them."""
+
+    decode: Ratio = field(default_factory=Ratio)
+    prefill: Ratio = field(default_factory=Ratio)
+    planned: tuple[float, float] = (1.0, 1.0)
+    departed_ms: int | None = None
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Decode and prefill."""
+        return self.decode.factor, self.prefill.factor
+
+    def observe(
+        self,
+        cost: StageCost,
+        span: LayerSpan,
+        spec: ModelSpec,
+        *,
+        before: StepTotals,
+        now: StepTotals,
+    ) -> bool:
+        """Hold the node's own prediction `cost` against what it did between two reports. Returns
+        whether anything was learnt."""
+        is_last = span.end == spec.num_layers
+        learnt = False
+        steps = now.decode_steps - before.decode_steps
+        if steps > 0:
+            layers = (now.decode_layers - before.decode_layers) / steps
+            batch = (now.decode_rows - before.decode_rows) / steps
+            observed_ms = (now.decode_ms - before.decode_ms) / steps
+            if 0.0 < layers <= len(span) and batch >= 1.0:
+                predicted_ms = cost.decode_ms(
+                    round(layers), batch, is_first=span.start == 0, is_last=is_last
+                )
+                learnt = self.decode.add(predicted_ms, observed_ms)
+        chunks = now.prefill_steps - before.prefill_steps
+        layer_tokens = now.prefill_layer_tokens - before.prefill_layer_tokens
+        if chunks > 0 and layer_tokens > 0:
+            predicted_ms = chunks * cost.overhead_ms
+            predicted_ms += layer_tokens * cost.prefill_layer_ms_per_token
+            predicted_ms += cost.head_ms if is_last else 0.0
+            learnt |= self.prefill.add(predicted_ms, now.prefill_ms - before.prefill_ms)
+        return learnt
+
+    def is_departed(self, now_ms: int, *, patience_ms: int) -> bool:
+        """Whether what is observed has been far from what plans believe for `patience_ms`."""
+        pairs = zip(self.factors, self.planned, strict=True)
+        if all(max(a / b, b / a) < DEPARTURE for a, b in pairs):
+            self.departed_ms = None
+            return False
+        if self.departed_ms is None:
+            self.departed_ms = now_ms
+        return now_ms - self.departed_ms >= patience_ms
+
+    def reprice(self) -> None:
+        """Plans believe what is observed from now on."""
+        self.planned, self.departed_ms = self.factors, None
+
+
+def calibrated(cost: StageCost, factors: tuple[float, float]) -> StageCost:
+    """`cost` as the node is: decode and prefill times multiplied."""
+    decode, prefill = factors
+    if factors == (1.0, 1.0):
+        return cost
+    return replace(
+        cost,
+        overhead_ms=cost.overhead_ms * decode,
+        layer_ms=cost.layer_ms * decode,
+        layer_ms_per_extra=cost.layer_ms_per_extra * decode,
+        prefill_layer_ms_per_token=cost.prefill_layer_ms_per_token * prefill,
+        head_ms=cost.head_ms * decode,
+        embed_ms=cost.embed_ms * decode,
+    )
+
+
+def repriced(profile: NodeProfile, spec: ModelSpec, cost: StageCost) -> NodeProfile:
+    """The profile as if the node had measured `cost` of this model."""
+    own = LayerTiming(
+        model_id=spec.model_id,
+        decode_layer_ms=cost.layer_ms,
+        decode_layer_ms_per_extra=cost.layer_ms_per_extra,
+        prefill_layer_ms_per_token=cost.prefill_layer_ms_per_token,
+        head_ms=cost.head_ms,
+        embed_ms=cost.embed_ms,
+        step_overhead_ms=cost.overhead_ms,
+    )
+    others = tuple(t for t in profile.timings if t.model_id != spec.model_id)
+    return replace(profile, timings=(*others, own))
