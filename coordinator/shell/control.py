@@ -204,7 +204,8 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         if not PROTOCOL_VERSION_MIN <= version <= PROTOCOL_VERSION:
             raise ConfigError(
                 f"this node speaks protocol {version}, this network {PROTOCOL_VERSION_MIN} to "
-                f"{PROTOCOL_VERSION}: upgrade with `pip install -U plait`",
+                f"{PROTOCOL_VERSION}: on the older of the two machines, bring plait's folder up "
+                "to date and run pip install . in it",
                 reason="incompatible",
             )
         return report

@@ -109,7 +109,8 @@ def _engine(url: URL) -> AsyncEngine:
         )
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the store needs the {error.name} package: pip install 'plait[postgres]'"
+            f"the store needs the package {error.name}: in plait's folder, run "
+            "pip install '.[coordinator,postgres]'"
         ) from None
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.extras import needs
 from plait.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def run(
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
 ) -> None:
     """Run the coordinator until Ctrl-C or SIGTERM."""
+    needs("coordinator")
     from coordinator.config import (
         HTTP_PORT,
         MQTT_PORT,

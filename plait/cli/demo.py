@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from plait.cli.extras import needs
 from plait.errors import ConfigError, PlaitError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def demo(
     """
     if not prompt.strip():
         raise ConfigError("--prompt is empty")
+    needs("coordinator", "node")
     _turn_signals_into_interrupts()
     spec = _pull(model)
     home = Path(tempfile.mkdtemp(prefix="plait-demo-"))

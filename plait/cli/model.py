@@ -1,7 +1,5 @@
 """`plait model`: bring models to this machine, list, check and remove them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -9,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from plait.cli.extras import needs
 from plait.errors import ConfigError, ModelError, WeightsError
 
 app = typer.Typer(help="Pull, list, verify and remove models.", no_args_is_help=True)
@@ -32,8 +31,8 @@ def pull(
     ] = None,
 ) -> None:
     """Bring a model to this machine; resumes, and is quick when it is here already."""
-    with _extra():
-        from plait import models
+    needs("models")
+    from plait import models
     from plait.cli.progress_bar import pull_bar
 
     source = models.resolve(name)
@@ -52,8 +51,8 @@ def pull(
 @app.command("list")
 def list_models() -> None:
     """What is on this machine, and what the catalogue offers."""
-    with _extra():
-        from plait import models
+    needs("models")
+    from plait import models
     from plait.config import models_dir
 
     table = Table("model", "state", "on disk", "of", "revision", "digest", box=None, pad_edge=False)
@@ -84,8 +83,8 @@ def verify(
     name: Annotated[str | None, typer.Argument(help="One model; all when left out.")] = None,
 ) -> None:
     """Read pulled models again and compare them with their recorded sha256."""
-    with _extra():
-        from plait import models
+    needs("models")
+    from plait import models
     from plait.cli.progress_bar import pull_bar
 
     console = Console()
@@ -118,8 +117,8 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a pulled model from this machine."""
-    with _extra():
-        from plait import models
+    needs("models")
+    from plait import models
 
     source = models.resolve(name)
     if not yes and not typer.confirm(f"Delete {source.name} from this machine?"):
@@ -164,15 +163,3 @@ def _pull_layers(console: Console, name: str, layers: str) -> None:
         )
     finally:
         opened.close()
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """What an installation without the extra says."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"models need the package {error.name!r}, which is not installed: "
-            "pip install 'plait[models]'"
-        ) from error

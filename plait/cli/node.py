@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from plait.cli.extras import needs
 from plait.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def join_network(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Join a network and serve until stopped. Ctrl-C leaves in order; twice leaves at once."""
+    needs("node")
     from node.agent.identity import node_home
     from node.config import NodeConfig
     from plait import log

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.extras import needs
 from plait.clock import SystemClock
 from plait.errors import ConfigError
 
@@ -57,6 +58,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Plan a pool of nodes on paper: who would hold which layers, and how fast it would be."""
+    needs("coordinator")
     from plait.cli.plan_cluster import is_cluster
     from plait.cli.plan_fields import read_table
     from plait.cli.plan_nominal import is_nominal

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.extras import needs
+
 if TYPE_CHECKING:
     from scheduler.simulation.pool import Pool
     from scheduler.simulation.report import Report
@@ -58,6 +60,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Simulate a pool under load: what it would serve, and how long people would wait."""
+    needs("coordinator")
     from plait.cli.plan import solver_output_to_stderr
     from scheduler.simulation.churn import draw_churn
     from scheduler.simulation.engine import Engine

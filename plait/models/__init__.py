@@ -1,7 +1,7 @@
 """Models and weights: where they come from, what shape they have, tensors by name.
 
 Owns the sources (catalogue, hub, folder, GGUF), their integrity and what is pulled. Must never
-import a role or torch. Needs the extra `plait[models]`.
+import a role or torch. Needs the extra `models`.
 """
 
 from plait.models.catalogue import CATALOGUE
@@ -9,7 +9,13 @@ from plait.models.naming import default_id, resolve
 from plait.models.opening import load_spec, open_source, pin, prefetch, tokenizer_source
 from plait.models.progress import PullProgress, ignore_progress
 from plait.models.pulling import PulledModel, VerifyReport, list_pulled, pull, remove, verify
-from plait.models.source import ReadProgress, TensorData, TensorSource, span_tensor_names
+from plait.models.source import (
+    ReadProgress,
+    TensorData,
+    TensorSource,
+    span_tensor_names,
+    whole_tensor_names,
+)
 from plait.models.tokenizer import TokenizerFiles
 
 __all__ = [
@@ -34,4 +40,5 @@ __all__ = [
     "span_tensor_names",
     "tokenizer_source",
     "verify",
+    "whole_tensor_names",
 ]

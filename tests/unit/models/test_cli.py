@@ -25,5 +25,5 @@ def test_a_plain_installation_says_what_to_install(tmp_path: Path, missing: str)
         env={**os.environ, "PLAIT_MODELS": str(tmp_path), "COLUMNS": "200"},
     )
     assert done.returncode == 1
-    assert "pip install 'plait[models]'" in done.stderr
+    assert "pip install '.[models]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,0 +1,46 @@
+"""What is missing is said before anything is done, and as one can install it."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from plait.cli.extras import EXTRAS, needs
+from plait.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+    def modules(extra: str) -> set[str]:
+        found: set[str] = set()
+        for requirement in project["optional-dependencies"][extra]:
+            own = re.fullmatch(r"plait\[(.+)\]", requirement)
+            name = re.split(r"[\[<>=]", requirement)[0].replace("-", "_")
+            found |= modules(own[1]) if own else {name}
+        return found
+
+    assert {extra: modules(extra) for extra in EXTRAS} == {e: set(m) for e, m in EXTRAS.items()}
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs("models", "node", "coordinator")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    needs("coordinator")
+    with pytest.raises(ConfigError, match=r"torch, not installed.* pip install '\.\[node\]'"):
+        needs("node")
+
+
+def test_nobody_is_sent_to_a_registry_for_plait() -> None:
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*")]
+    for role in ("plait", "node", "coordinator", "scheduler", "scripts"):
+        texts += (ROOT / role).rglob("*.py")
+    assert len(texts) > 200
+    wrong = re.compile(r"pip install[^`\n]*['\" ]plait(\[|[`'\" \n]|$)")
+    assert [str(text) for text in texts if wrong.search(text.read_text("utf-8"))] == []
