@@ -1,0 +1,133 @@
+"""A repair under way: chains that stand, machines that are idle, what has moved so far."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from scheduler.planning.assign import Chain
+from scheduler.planning.ground import Ground, Replica, Wish, replica_figures
+from scheduler.planning.patterns import pad
+from scheduler.planning.repair.standing import Costs, Standing, Terms
+from scheduler.planning.table import make_table
+
+Group = tuple[int, ...]
+HURT: Final = 0.85
+"""A chain that carries less than this share of what it was planned for is looked at again."""
+
+
+class Ledger:
+    """`held` are spans as they were before the repair: moves are counted from there."""
+
+    def __init__(self, ground: Ground, standing: Standing, wish: Wish, terms: Terms) -> None:
+        self.ground, self.terms, self.standing = ground, terms, standing
+        self.table = make_table(ground)
+        self.tpot_s_max = math.inf if wish.tpot_s_max is None else wish.tpot_s_max
+        self.stages_max = wish.stages_max
+        at = {m.node_id: i for i, m in enumerate(ground.machines)}
+        self.held: dict[int, tuple[int, int]] = {}
+        self.chains: list[Chain] = []
+        self.broken: list[tuple[Group, float]] = []
+        """Survivors of each broken chain and what it was planned to carry, the dearest first."""
+        self._planned: dict[Group, float] = {}
+        for stages, planned in zip(standing.chains, standing.rates, strict=True):
+            self._stand(stages, planned, at)
+        self.broken.sort(key=lambda item: (-item[1], item[0]))
+        self.total_per_s = sum(standing.rates)
+        placed = {i for chain in self.chains for i in chain.members}
+        survivors = {i for group, _ in self.broken for i in group}
+        self.idle = {i for i in range(len(ground.machines)) if i not in placed | survivors}
+        self.costs = Costs(ground, standing, self.held, terms)
+        self.donors: list[Chain] = []
+
+    def _stand(
+        self, stages: Sequence[tuple[str, int]], planned: float, at: dict[str, int]
+    ) -> None:
+        """Take in one chain: whole, or what is left of it."""
+        start = 0
+        for node_id, count in stages:
+            if node_id in at:
+                self.held[at[node_id]] = (start, start + count)
+            start += count
+        members = tuple(at[node_id] for node_id, _ in stages if node_id in at)
+        counts = tuple(count for node_id, count in stages if node_id in at)
+        if len(members) == len(stages) and sum(counts) == self.ground.num_layers:
+            replica = Replica(tuple(zip(members, counts, strict=True)))
+            slo = None if math.isinf(self.tpot_s_max) else self.tpot_s_max
+            figures = replica_figures(self.ground, replica, tpot_s_max=slo)
+            if figures.rate_per_s > 0.0:
+                chain = Chain(members, counts, figures.rate_per_s, figures.tpot_s_single)
+                self.chains.append(chain)
+                self._planned[members] = planned
+                return
+        self.broken.append((members, planned))
+
+    def hurt(self) -> list[Chain]:
+        """Chains that carry clearly less than they were planned for, the worst first."""
+        lost = {
+            chain.members: self._planned.get(chain.members, chain.rate) - chain.rate
+            for chain in self.chains
+            if chain.rate < HURT * self._planned.get(chain.members, chain.rate)
+        }
+        found = [chain for chain in self.chains if chain.members in lost and self.may_open(chain)]
+        return sorted(found, key=lambda c: (-lost[c.members], c.members))
+
+    def may_open(self, chain: Chain) -> bool:
+        """No member must stay, or rests after a move."""
+        ids = {self.ground.machines[i].node_id for i in chain.members}
+        return not ids & (self.standing.stays | self.standing.resting)
+
+    def replica_bonus(self, opened: Sequence[Chain]) -> float:
+        """What a replica counts more than its rate, where there would be too few."""
+        left = len(self.chains) - len(opened)
+        return self.total_per_s if left < self.terms.replicas_min else 0.0
+
+    def gain(self, opened: Sequence[Chain], made: Sequence[Chain]) -> float:
+        """Tokens/s that `made` instead of `opened` brings, after the price of all moves."""
+        before = sum(chain.rate - self._price(chain) for chain in opened)
+        after = sum(chain.rate - self._price(chain) for chain in made)
+        bonus = self.replica_bonus(opened) * (len(made) - len(opened))
+        return after - before + bonus
+
+    def may(self, opened: Sequence[Chain], made: Sequence[Chain], *, is_forced: bool) -> bool:
+        """Few enough nodes move, and whole chains are touched for clear gain only."""
+        if any(self._price(chain) == math.inf for chain in made):
+            return False
+        if opened and len(self._moved(opened, made)) > self.terms.moved_max:
+            return False
+        if is_forced or not opened:
+            return True
+        before = sum(chain.rate for chain in opened)
+        return sum(chain.rate for chain in made) >= self.terms.gain_min * before
+
+    def apply(self, opened: Sequence[Chain], made: Sequence[Chain]) -> None:
+        """Carry it out."""
+        self.chains = [c for c in self.chains if c not in opened] + list(made)
+        self.donors += [c for c in opened if c not in made]
+        placed = {i for chain in self.chains for i in chain.members}
+        self.idle = {i for i in range(len(self.ground.machines)) if i not in placed}
+
+    def moved(self) -> dict[int, tuple[int, int] | None]:
+        """Machines whose span changed, with the new one."""
+        return self._moved((), ())
+
+    def _moved(
+        self, opened: Sequence[Chain], made: Sequence[Chain]
+    ) -> dict[int, tuple[int, int] | None]:
+        now: dict[int, tuple[int, int]] = {}
+        for chain in [c for c in self.chains if c not in opened] + list(made):
+            start = 0
+            for index, count in zip(chain.members, chain.counts, strict=True):
+                now[index] = (start, start + count)
+                start += count
+        return {
+            index: now.get(index)
+            for index in range(len(self.ground.machines))
+            if now.get(index) != self.held.get(index)
+        }
+
+    def _price(self, chain: Chain) -> float:
+        array = pad(self.table, [chain.members], len(chain.members))
+        counts = np.array([chain.counts], dtype=np.int64)
+        return float(self.costs.price(array, counts, self.total_per_s)[0])

@@ -1,0 +1,183 @@
+"""Repairs a pool's plan: after a leave, a join, a slowdown, a new wish.
+
+Free are the survivors of a broken chain and idle machines, and one replica at a time may give its
+machines (a donor). Each donor's machines are regrouped with the free ones (`regroup.py`); the best
+is carried out where it gains more than its moves cost. Up to `Terms.rounds` donors follow one
+another, while few nodes have moved.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.planning.assign import Chain
+from scheduler.planning.ground import Ground, Wish
+from scheduler.planning.kinds import link_cost_s
+from scheduler.planning.repair.ledger import Ledger
+from scheduler.planning.repair.regroup import GROUP_MAX, Group, Packed, Regroup
+from scheduler.planning.repair.result import Repaired, repaired
+from scheduler.planning.repair.spares import fill_with_spares
+from scheduler.planning.repair.splits import chains_of
+from scheduler.planning.repair.standing import Standing, Terms
+
+DONORS_MAX: Final = 16
+"""Donors that are priced; the nearest by round trip."""
+PACKINGS: Final = 3
+"""Packings of each donor that are looked at."""
+FINALISTS: Final = 10
+"""Packings of a round that are worked out exactly."""
+EPSILON: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What is regrouped: `free` machines, `opened` chains of the plan, and how it would be packed
+    at what rough gain."""
+
+    free: Group
+    opened: tuple[Chain, ...]
+    packed: Packed
+    gain: float
+
+
+def repair_pool(
+    ground: Ground, standing: Standing, wish: Wish | None = None, terms: Terms | None = None
+) -> Repaired:
+    """The plan to go on with. Always a plan: where nothing is worth a move, the one that stands,
+    less its broken chains."""
+    ledger = Ledger(ground, standing, wish or Wish(), terms or Terms())
+    return _Repair(ledger).run()
+
+
+class _Repair:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._regroup = Regroup(
+            ledger.ground,
+            ledger.table,
+            ledger.costs,
+            total_per_s=ledger.total_per_s,
+            tpot_s_max=ledger.tpot_s_max,
+        )
+
+    def run(self) -> Repaired:
+        ledger = self._ledger
+        for survivors, planned in ledger.broken:
+            ledger.idle |= set(survivors)
+            if fill_with_spares(ledger, survivors, planned):
+                continue
+            self._rounds(survivors, is_forced=True)
+        if not ledger.broken:
+            for chain in ledger.hurt():
+                self._rounds((), is_forced=False, opened=(chain,))
+            if ledger.idle:
+                self._rounds((), is_forced=False)
+        return repaired(ledger)
+
+    def _rounds(
+        self, survivors: Group, *, is_forced: bool, opened: tuple[Chain, ...] = ()
+    ) -> None:
+        """One donor after the other. What a round made is what the next one goes on from."""
+        fresh = self._round(survivors, [opened], is_forced=is_forced)
+        for _ in range(1, self._ledger.terms.rounds):
+            if not fresh:
+                return
+            starts = [(chain,) for chain in fresh]
+            fresh = self._round((), starts, is_forced=is_forced)
+
+    def _round(
+        self, survivors: Group, starts: Sequence[tuple[Chain, ...]], *, is_forced: bool
+    ) -> list[Chain]:
+        """Carry out the best offer over all donors; the chains that it made."""
+        ledger = self._ledger
+        for chain in ledger.chains:
+            self._regroup.know(chain.members, chain.rate)
+        asked: list[tuple[Group, tuple[Chain, ...]]] = []
+        for opened in starts:
+            inside = tuple(i for chain in opened for i in chain.members)
+            for donor in [None, *self._donors(survivors + inside, opened)]:
+                touched = opened if donor is None else (*opened, donor)
+                size = sum(len(chain.members) for chain in touched)
+                free = self._free(survivors, inside, GROUP_MAX - size)
+                if size + len(free) <= GROUP_MAX and size + len(free) > 0:
+                    asked.append((free, touched))
+        self._regroup.learn(self._members(free, touched) for free, touched in asked)
+        offers: list[_Offer] = []
+        for free, touched in asked:
+            before = sum(chain.rate for chain in touched)
+            bonus = ledger.replica_bonus(touched)
+            for packed in self._regroup.best(
+                self._members(free, touched), count=PACKINGS, bonus=bonus
+            ):
+                gain = packed.value - before
+                if gain > EPSILON * ledger.total_per_s:
+                    offers.append(_Offer(free, touched, packed, gain))
+        offers.sort(key=lambda o: (-o.gain, len(o.opened), o.free))
+        return self._carry_out(offers[:FINALISTS], is_forced=is_forced)
+
+    def _carry_out(self, offers: Sequence[_Offer], *, is_forced: bool) -> list[Chain]:
+        ledger = self._ledger
+        groups = list(dict.fromkeys(g for offer in offers for g in offer.packed.groups))
+        if not groups:
+            return []
+        standing = {tuple(sorted(chain.members)): chain for chain in ledger.chains}
+        made = dict(zip(groups, chains_of(ledger, groups), strict=True))
+        best: tuple[float, _Offer, list[Chain]] | None = None
+        for offer in offers:
+            for is_calm in (False, True):
+                chains = [
+                    chain
+                    for group in offer.packed.groups
+                    if (chain := standing.get(group) or made[group][is_calm]) is not None
+                ]
+                gain = ledger.gain(offer.opened, chains)
+                if ledger.may(offer.opened, chains, is_forced=is_forced) and (
+                    best is None or gain > best[0] + EPSILON
+                ):
+                    best = gain, offer, chains
+        if best is None or best[0] <= 0.0:
+            return []
+        ledger.apply(best[1].opened, best[2])
+        return [chain for chain in best[2] if chain not in best[1].opened]
+
+    def _members(self, free: Group, touched: Sequence[Chain]) -> Group:
+        return tuple(sorted((*free, *(i for chain in touched for i in chain.members))))
+
+    def _donors(self, near: Group, opened: Sequence[Chain]) -> list[Chain]:
+        """Chains that may give their machines, the nearest first."""
+        ledger = self._ledger
+        others = [c for c in ledger.chains if c not in opened and ledger.may_open(c)]
+        anchors = near or tuple(sorted(ledger.idle))
+        machines = ledger.ground.machines
+        regions = sorted({machines[i].region for i in anchors})
+
+        def distance(chain: Chain) -> tuple[float, Group]:
+            trips = [
+                ledger.ground.region_rtt_s[machines[i].region][r]
+                for i in chain.members
+                for r in regions
+            ]
+            return (min(trips, default=0.0), chain.members)
+
+        return sorted(others, key=distance)[:DONORS_MAX]
+
+    def _free(self, survivors: Group, near: Group, most: int) -> Group:
+        """Survivors, then as many idle machines as fit: the nearest with most room first."""
+        ledger = self._ledger
+        machines = ledger.ground.machines
+        anchors = survivors or near
+
+        def rank(index: int) -> tuple[bool, float, float, float, int]:
+            machine = machines[index]
+            trips = [
+                ledger.ground.region_rtt_s[machine.region][machines[i].region] for i in anchors
+            ]
+            return (
+                index not in survivors,
+                min(trips, default=0.0),
+                -machine.room_bytes,
+                link_cost_s(ledger.ground, machine),
+                index,
+            )
+
+        return tuple(sorted(sorted(ledger.idle, key=rank)[: max(0, most)]))

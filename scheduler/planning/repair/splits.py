@@ -1,0 +1,133 @@
+"""Exact chains for chosen groups: the quickest split, and those that move less."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from scheduler.planning.assign import Chain, finish
+from scheduler.planning.ground import Ground
+from scheduler.planning.patterns import pad
+from scheduler.planning.price import FINE, caps, most_sequences, rates, roles
+from scheduler.planning.repair.ledger import Ledger
+from scheduler.planning.table import Ints, Table
+
+KV_SHARES: Final = (1.0, 0.85, 0.7, 0.5, 0.3)
+"""Shares of the most sequences that a chain could have, for which splits that move little are
+tried: a node that keeps more layers leaves less room for KV."""
+
+CALM_SHARE: Final = 0.97
+"""What a chain that moves fewer nodes must be worth of the best."""
+
+Group = tuple[int, ...]
+
+
+def chains_of(
+    ledger: Ledger, groups: Sequence[Group]
+) -> list[tuple[Chain | None, Chain | None]]:
+    """The chain of each group that is worth most after its moves, and one that is worth nearly as
+    much and changes fewest nodes; None where it carries nothing."""
+    ground, table, costs, held = ledger.ground, ledger.table, ledger.costs, ledger.held
+    total_per_s, tpot_s_max = ledger.total_per_s, ledger.tpot_s_max
+    rows: list[Group] = []
+    splits: list[tuple[int, ...]] = []
+    owner: list[int] = []
+    for at, chain in enumerate(finish(ground, table, groups, tpot_s_max=tpot_s_max)):
+        if chain is not None:
+            rows.append(chain.members)
+            splits.append(chain.counts)
+            owner.append(at)
+    for at, group in enumerate(groups):
+        for order in _standing_orders(group, held):
+            for counts in _kept(ground, table, held, order):
+                rows.append(order)
+                splits.append(counts)
+                owner.append(at)
+    if not rows:
+        return [(None, None)] * len(groups)
+    width = max(len(row) for row in rows)
+    array = pad(table, rows, width)
+    counts_array = np.zeros_like(array)
+    for row, counts in enumerate(splits):
+        counts_array[row, : len(counts)] = counts
+    rate, tpot = rates(table, array, counts_array, tpot_s_max=tpot_s_max, halvings=FINE)
+    value = rate - costs.price(array, counts_array, total_per_s)
+    num_changed = costs.changed(array, counts_array).sum(axis=1)
+    best: dict[int, int] = {}
+    calm: dict[int, int] = {}
+    for row, at in enumerate(owner):
+        if rate[row] > 0.0 and value[row] > -math.inf:
+            if at not in best or value[row] > value[best[at]] + 1e-9:
+                best[at] = row
+    for row, at in enumerate(owner):
+        if at in best and value[row] >= CALM_SHARE * value[best[at]]:
+            key = (num_changed[row], -value[row])
+            if at not in calm or key < (num_changed[calm[at]], -value[calm[at]]):
+                calm[at] = row
+
+    def chain(row: int | None) -> Chain | None:
+        if row is None:
+            return None
+        return Chain(rows[row], splits[row], float(rate[row]), float(tpot[row]))
+
+    return [(chain(best.get(at)), chain(calm.get(at))) for at in range(len(groups))]
+
+
+def _standing_orders(group: Group, held: Mapping[int, tuple[int, int]]) -> list[Group]:
+    """Members as they stand; newcomers together, at each place among them."""
+    standing = sorted((i for i in group if i in held), key=lambda i: (held[i], i))
+    fresh = sorted(i for i in group if i not in held)
+    if not fresh:
+        return [tuple(standing)]
+    places = range(len(standing) + 1)
+    return [(*standing[:at], *fresh, *standing[at:]) for at in places]
+
+
+def _kept(
+    ground: Ground, table: Table, held: Mapping[int, tuple[int, int]], order: Group
+) -> list[tuple[int, ...]]:
+    """Splits along `order` that keep as many layers where they are as fit beside some KV."""
+    array = np.array([order], dtype=np.int64)
+    role = roles(table, array)
+    most = int(most_sequences(table, array, role)[0])
+    found: dict[tuple[int, ...], None] = {}
+    for share in KV_SHARES if most else ():
+        wanted = np.array([max(1, int(most * share))], dtype=np.int64)
+        fits = caps(table, array, role, wanted)[0]
+        spans = [held.get(index) for index in order]
+        counts = fewest_moves(ground.num_layers, fits, spans)
+        if counts is not None:
+            found[counts] = None
+    return list(found)
+
+
+def fewest_moves(
+    num_layers: int, most: Ints, held: Sequence[tuple[int, int] | None]
+) -> tuple[int, ...] | None:
+    """Layers of each stage in order, at least one and at most `most` each, such that as few as
+    possible are new where they lie; None where they do not fit. Exact: a shortest path over
+    boundaries."""
+    boundary = np.arange(num_layers + 1)
+    start, end = boundary[:, None], boundary[None, :]
+    kept = np.full(num_layers + 1, -np.inf)
+    kept[0] = 0.0
+    came: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+    for limit, span in zip(most, held, strict=True):
+        size = end - start
+        gain = np.where((size >= 1) & (size <= limit), 0.0, -np.inf)
+        if span is not None:
+            overlap = np.minimum(end, span[1]) - np.maximum(start, span[0])
+            gain = gain + np.maximum(overlap, 0)
+        total = kept[:, None] + gain
+        came.append(np.asarray(total.argmax(axis=0), dtype=np.int64))
+        kept = total.max(axis=0)
+    if not np.isfinite(kept[num_layers]):
+        return None
+    counts: list[int] = []
+    at = num_layers
+    for previous in reversed(came):
+        before = int(previous[at])
+        counts.append(at - before)
+        at = before
+    return tuple(reversed(counts))
