@@ -1,83 +1,37 @@
-"""The `plait` command. Each subcommand is a module with `app`, a Typer; heavy imports happen
-inside its functions, so that `--help` stays quick."""
+"""The `plait` command's entry. Imports next to nothing, so that a Ctrl-C in the first moments,
+while the rest is loaded, finds somebody who can end quietly."""
 
-import importlib
-import importlib.util
 import os
 import sys
-from typing import Annotated, Final
 
-import typer
-from rich.console import Console
-from rich.markup import escape
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C ended, by the shells' custom."""
 
-from plait.cli.lifeline import hold_on
-from plait.errors import PlaitError
-
-GROUPS: Final = (
-    "demo",
-    "coordinator",
-    "node",
-    "ask",
-    "chat",
-    "status",
-    "plan",
-    "simulate",
-    "request",
-    "model",
-    "token",
-)
-
-app = typer.Typer(
-    name="plait",
-    help="One LLM service over many volunteers' GPUs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _add(part: typer.Typer, name: str) -> None:
-    """A module with commands becomes a group; one that is a single command, that command."""
-    only = part.registered_callback
-    if part.registered_commands or only is None or only.callback is None:
-        app.add_typer(part, name=name)
-    else:
-        app.command(name, short_help=str(part.info.help))(only.callback)
-
-
-for _name in GROUPS:
-    if importlib.util.find_spec(f"plait.cli.{_name}") is not None:
-        _add(importlib.import_module(f"plait.cli.{_name}").app, _name)
-
-
-def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"plait {version('plait')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """One LLM service over many volunteers' GPUs."""
+try:
+    import signal
+except KeyboardInterrupt:
+    os._exit(INTERRUPTED)
 
 
 def main() -> None:
-    """Entry point: what failed is one line that says what helps, not a traceback."""
-    hold_on()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to our terminal
+    """Run the command. Ctrl-C that it does not answer itself ends it with INTERRUPTED."""
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else: as inherited
+    if is_ours:
+        signal.signal(signal.SIGINT, _leave)
+    from plait.cli.app import run
+
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app()
-    except PlaitError as error:
-        Console(stderr=True).print(f"[bold red]error[/]: {escape(error.message)}")
-        sys.exit(1)
+        run()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second one, while the first is answered
+        sys.exit(INTERRUPTED)
+
+
+def _leave(*_: object) -> None:
+    """Nothing is open yet: end here, wherever in an import that is."""
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from coordinator.core.view import (
     CountersView,
     DecisionView,
     HopView,
+    MeasuredHopView,
     ModelView,
     NetworkView,
     NodeView,
@@ -27,6 +28,7 @@ _PARTS: Final = {
     "route": HopView,
     "decisions": DecisionView,
     "considered": ChainView,
+    "hops": MeasuredHopView,
 }
 T = TypeVar("T")
 

@@ -28,8 +28,11 @@ def show(
     """Show nodes, layers, requests and the plan."""
     if as_json and watch:
         raise typer.BadParameter("--json and --watch exclude each other")
+    if not watch:
+        asyncio.run(_show_once(as_json=as_json))
+        return
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch() if watch else _show_once(as_json=as_json))
+        asyncio.run(_watch())
 
 
 async def _show_once(*, as_json: bool) -> None:

@@ -91,6 +91,7 @@ def _nodes(view: Fields) -> RenderableType:
         ("layers", "right"),
         ("ms/layer", "right"),
         ("stage ms", "right"),
+        ("off by", "right"),
         ("rtt ms", "right"),
         ("kv", "right"),
         ("tokens", "right"),
@@ -104,6 +105,7 @@ def _nodes(view: Fields) -> RenderableType:
             layers(node.span("span")),
             _figure(node.number("decode_layer_ms")),
             _figure(node.number("stage_ms")),
+            _errors(node),
             _figure(node.number("coordinator_rtt_ms")),
             _share(node.count("kv_tokens_reserved"), node.count("kv_tokens_max")),
             f"{node.count('tokens_total'):,}",
@@ -205,6 +207,14 @@ def _counters(view: Fields) -> Text:
 def _figure(value: float) -> str:
     """Without its unit, which the heading says; 0 is unknown."""
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value > 0 else DASH
+
+
+def _errors(node: Fields) -> str:
+    """How far predicted times are from observed ones: of decoding, of prompts."""
+    errors = (node.maybe("decode_error_percent"), node.maybe("prefill_error_percent"))
+    if errors == (None, None):
+        return DASH
+    return " / ".join(DASH if error is None else f"{error:+.0f} %" for error in errors)
 
 
 def _share(part: int, whole: int) -> str:

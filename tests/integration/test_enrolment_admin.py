@@ -16,7 +16,7 @@ from coordinator.core.view import CountersView, NetworkView, NodeView, PlanView
 from coordinator.shell.admin import AdminService
 from coordinator.shell.store import Store
 from node.agent.enrol import enrol, rejoin
-from plait.cli.main import app
+from plait.cli.app import app
 from plait.cli.token import parse_duration_s
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coordinator.core import events as ev
-from plait.cli.main import app
+from plait.cli.app import app
 from plait.types import Reason
 from tests.kit.gateway_rig import GatewayRig, open_doors
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from coordinator.config import HTTP_PORT
-from plait.cli.main import app
+from plait.cli.app import app
 
 ROOT: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text("utf-8")

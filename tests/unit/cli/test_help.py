@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from plait.cli.main import GROUPS, app
+from plait.cli.app import GROUPS, app
 from plait.errors import InvalidRequestError
 
 RUN = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from plait.cli.main import app
+from plait.cli.app import app
 from plait.cli.plan_cluster import is_cluster, read_cluster
 from plait.cli.plan_nominal import is_nominal, read_nominal
 from plait.errors import ConfigError, UnavailableError

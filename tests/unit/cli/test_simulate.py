@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from plait.cli.main import app
+from plait.cli.app import app
 from plait.errors import ConfigError
 
 RUN = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})

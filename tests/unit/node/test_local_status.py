@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from node.agent.local_status import STALE_MS, StatusKeeper, read_local_status
 from node.ports import NodePhase, Progress
-from plait.cli.main import app
+from plait.cli.app import app
 from plait.clock import ManualClock, SystemClock
 
 SERVING = Progress(phase=NodePhase.SERVING, detail="layers 0-10 of tiny")

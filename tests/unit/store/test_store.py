@@ -68,7 +68,7 @@ async def test_postgresql_without_its_driver_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(ConfigError, match=r"plait\[postgres\]"):
+    with pytest.raises(ConfigError, match=r"coordinator,postgres"):
         await open_and_close("postgresql://u:secret@127.0.0.1:1/db")
 
 
