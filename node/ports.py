@@ -2,7 +2,7 @@
 transport and agent never see a tensor. Everything here is plain data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -156,7 +156,7 @@ class EngineStats:
     tokens_total: int
     queue_tokens: int
     steps_total: int
-    steps: StepTotals = StepTotals()
+    steps: StepTotals = field(default_factory=StepTotals)
 
 
 ResultSink = Callable[[list[StageResult]], None]

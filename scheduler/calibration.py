@@ -43,8 +43,9 @@ class Ratio:
 
     @property
     def factor(self) -> float:
-        """What predictions are to be multiplied with; 1 while too little is known."""
-        return statistics.median(self._samples) if self.is_known else 1.0
+        """What predictions are to be multiplied with, to three digits; 1 while too little is
+        known."""
+        return float(f"{statistics.median(self._samples):.3g}") if self.is_known else 1.0
 
     @property
     def error_percent(self) -> float | None:

@@ -173,11 +173,15 @@ class Links:
         self,
         profiles: Iterable[NodeProfile],
         rtt_ms: Iterable[tuple[tuple[NodeId, NodeId], float]] = (),
+        bytes_per_s: Iterable[tuple[tuple[NodeId, NodeId], float]] = (),
     ) -> None:
         self._profiles = {p.node_id: p for p in profiles}
         self._rtt_ms: dict[tuple[NodeId, NodeId], float] = {}
+        self._bytes_per_s: dict[tuple[NodeId, NodeId], float] = {}
         for (a, b), value in rtt_ms:
             self.set_rtt(a, b, value)
+        for (a, b), value in bytes_per_s:
+            self.set_bytes_per_s(a, b, value)
 
     def set_profile(self, profile: NodeProfile) -> None:
         """Take in a node, or its newer profile."""
@@ -188,15 +192,25 @@ class Links:
         if math.isfinite(rtt_ms) and rtt_ms >= 0.0:
             self._rtt_ms[a, b] = rtt_ms
 
+    def set_bytes_per_s(self, a: NodeId, b: NodeId, bytes_per_s: float) -> None:
+        """Take in what was measured from a to b, and only that way; nonsense is dropped."""
+        if math.isfinite(bytes_per_s) and bytes_per_s > 0.0:
+            self._bytes_per_s[a, b] = max(BYTES_PER_S_MIN, bytes_per_s)
+
     def forget(self, node_id: NodeId) -> None:
         """Drop a node and what was measured to and from it."""
         self._profiles.pop(node_id, None)
-        for pair in [pair for pair in self._rtt_ms if node_id in pair]:
-            del self._rtt_ms[pair]
+        for known in (self._rtt_ms, self._bytes_per_s):
+            for pair in [pair for pair in known if node_id in pair]:
+                del known[pair]
 
     def measured(self) -> dict[tuple[NodeId, NodeId], float]:
         """Round trips by (from, to), a copy."""
         return dict(self._rtt_ms)
+
+    def measured_bytes_per_s(self) -> dict[tuple[NodeId, NodeId], float]:
+        """Bandwidths by (from, to), a copy."""
+        return dict(self._bytes_per_s)
 
     def coordinator_rtt_ms(self, node_id: NodeId) -> float:
         """Round trip between a node and the coordinator."""
@@ -210,6 +224,10 @@ class Links:
         measured = self._rtt_ms.get((a, b), self._rtt_ms.get((b, a)))
         if measured is not None:
             return measured
+        return self.predicted_rtt_ms(a, b)
+
+    def predicted_rtt_ms(self, a: NodeId, b: NodeId) -> float:
+        """By way of the coordinator, as if nothing had been measured between the two."""
         return self.coordinator_rtt_ms(a) + self.coordinator_rtt_ms(b)
 
     def up_bytes_per_s(self, node_id: NodeId) -> float:
@@ -221,6 +239,11 @@ class Links:
         return sane(self._profiles[node_id].down_bytes_per_s, BYTES_PER_S_MIN)
 
     def bytes_per_s(self, a: NodeId, b: NodeId) -> float:
+        """From a to b: as measured, else as predicted."""
+        measured = self._bytes_per_s.get((a, b)) if self._bytes_per_s else None
+        return self.predicted_bytes_per_s(a, b) if measured is None else measured
+
+    def predicted_bytes_per_s(self, a: NodeId, b: NodeId) -> float:
         """The narrower of a's uplink and b's downlink."""
         up, down = self._profiles[a].up_bytes_per_s, self._profiles[b].down_bytes_per_s
         return min(sane(up, BYTES_PER_S_MIN), sane(down, BYTES_PER_S_MIN))

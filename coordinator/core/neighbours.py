@@ -46,13 +46,14 @@ def _may_follow(a: NodeRecord, b: NodeRecord) -> bool:
 
 
 def neighbour_measured(state: CoreState, event: ev.NeighbourMeasured) -> None:
-    """A round trip, or that there is no way."""
+    """A round trip and the bandwidth that way, or that there is no way."""
     one, two = event.node_id, event.neighbour_id
     if one not in state.nodes or two not in state.nodes or one == two:
         state.ignore()
         return
     if event.is_reachable:
         state.links.set_rtt(one, two, event.rtt_ms)
+        state.links.set_bytes_per_s(one, two, event.bytes_per_s)
         state.links_version += 1
         state.unreachable.pop((one, two), None)
         state.hop_blocks.pop(pair(one, two), None)

@@ -11,7 +11,7 @@ from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
 from plait.errors import UnavailableError
-from plait.types import LayerSpan, ModelId, ModelSpec, NodeProfile, Reason, missing_spans
+from plait.types import LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile, Reason, missing_spans
 from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 
@@ -128,14 +128,21 @@ def _problem(
         nodes=tuple(p for n in members if (p := planning_profile(n, state.models)) is not None),
         kv_tokens_min=state.limits.kv_tokens_min,
         wire_dtype=state.wire_dtype,
-        rtt_ms=tuple(
-            (pair, rtt_ms)
-            for pair, rtt_ms in sorted(state.links.measured().items())
-            if pair[0] in known and pair[1] in known
-        ),
+        rtt_ms=_among(state.links.measured(), known),
+        bytes_per_s=_among(state.links.measured_bytes_per_s(), known),
         held=held,
         time_limit_s=state.limits.solve_time_limit_s,
         fixed=tuple(n.node_id for n in fixed),
+    )
+
+
+def _among(
+    measured: Mapping[tuple[NodeId, NodeId], float], known: set[NodeId]
+) -> tuple[tuple[tuple[NodeId, NodeId], float], ...]:
+    return tuple(
+        (pair, value)
+        for pair, value in sorted(measured.items())
+        if pair[0] in known and pair[1] in known
     )
 
 

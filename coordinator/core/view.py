@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node. Times in ms, rates in bytes/s, `span` as (start, end) or None."""
+    """One node. Times in ms, rates in bytes/s, `span` as (start, end) or None.
+
+    The errors say how far predictions from the node's own measurements are above (or, negative,
+    below) what its steps were seen to take; None while too few were seen.
+    """
 
     node_id: str
     display_name: str
@@ -45,6 +49,21 @@ class NodeView:
     last_error: str
     attached_ms: int
     neighbour_rtt_ms: tuple[tuple[str, float], ...]
+    decode_error_percent: float | None = None
+    prefill_error_percent: float | None = None
+    hops: tuple["MeasuredHopView", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredHopView:
+    """The way to a neighbour as measured, and as it would be predicted from both nodes' ways to
+    the coordinator. 0 bytes/s: not measured."""
+
+    neighbour_id: str
+    rtt_ms: float
+    predicted_rtt_ms: float
+    bytes_per_s: float
+    predicted_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

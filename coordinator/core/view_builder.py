@@ -5,12 +5,13 @@ from coordinator.core.request_view import request_view
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.view import (
     CountersView,
+    MeasuredHopView,
     ModelView,
     NetworkView,
     NodeView,
     PlanView,
 )
-from plait.types import DType, ModelSpec, missing_spans
+from plait.types import DType, ModelSpec, NodeId, missing_spans
 from scheduler.allocation.shortage import advice, span_bytes
 from scheduler.cost import stage_cost
 
@@ -19,12 +20,13 @@ def build_view(
     state: CoreState, now_ms: int, network_id: str, software_version: str
 ) -> NetworkView:
     """The whole network at `now_ms`. Changes nothing."""
+    hops = _hops(state)
     open_requests = [request_view(r, now_ms) for r in state.requests.values()]
     return NetworkView(
         network_id=network_id,
         software_version=software_version,
         now_ms=now_ms,
-        nodes=tuple(_node_view(state, n) for n in state.nodes.values()),
+        nodes=tuple(_node_view(state, n, hops.get(n.node_id, ())) for n in state.nodes.values()),
         models=tuple(_model_view(state, spec) for spec in state.models.values()),
         requests=(*open_requests, *reversed(state.ended)),
         num_queued=state.num_queued(),
@@ -33,7 +35,7 @@ def build_view(
     )
 
 
-def _node_view(state: CoreState, node: NodeRecord) -> NodeView:
+def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, ...]) -> NodeView:
     profile, load, held = node.profile, node.load, node.held
     spec = state.models.get(node.model_id) if node.model_id is not None else None
     if spec is None and state.models:
@@ -82,12 +84,36 @@ def _node_view(state: CoreState, node: NodeRecord) -> NodeView:
         load_total_bytes=node.load_total_bytes,
         last_error=node.last_error,
         attached_ms=node.attached_ms,
-        neighbour_rtt_ms=tuple(
-            (pair[1], rtt_ms)
-            for pair, rtt_ms in sorted(state.links.measured().items())
-            if pair[0] == node.node_id
-        ),
+        neighbour_rtt_ms=tuple((hop.neighbour_id, hop.rtt_ms) for hop in hops),
+        decode_error_percent=node.calibration.decode.error_percent,
+        prefill_error_percent=node.calibration.prefill.error_percent,
+        hops=hops,
     )
+
+
+def _hops(state: CoreState) -> dict[NodeId, tuple[MeasuredHopView, ...]]:
+    """What each node measured of the ways to others."""
+    links = state.links
+    bytes_per_s = links.measured_bytes_per_s()
+    hops: dict[NodeId, list[MeasuredHopView]] = {}
+    for (a, b), rtt_ms in sorted(links.measured().items()):
+        if not (_is_measured(state, a) and _is_measured(state, b)):
+            continue
+        hops.setdefault(a, []).append(
+            MeasuredHopView(
+                neighbour_id=b,
+                rtt_ms=rtt_ms,
+                predicted_rtt_ms=links.predicted_rtt_ms(a, b),
+                bytes_per_s=bytes_per_s.get((a, b), 0.0),
+                predicted_bytes_per_s=links.predicted_bytes_per_s(a, b),
+            )
+        )
+    return {node_id: tuple(own) for node_id, own in hops.items()}
+
+
+def _is_measured(state: CoreState, node_id: NodeId) -> bool:
+    node = state.nodes.get(node_id)
+    return node is not None and node.profile is not None
 
 
 def _model_view(state: CoreState, spec: ModelSpec) -> ModelView:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.core.view import ModelView, NetworkView, NodeView
+from coordinator.core.view import MeasuredHopView, ModelView, NetworkView, NodeView
 from coordinator.dashboard import figures
 from coordinator.dashboard.markup import button, chip, loading, meter, row, section, table, text
 from coordinator.dashboard.snapshot import Snapshot
@@ -145,7 +145,7 @@ def _cells(node: NodeView, heard: NodeTelemetry | None, names: dict[str, str]) -
         _state(node),
         figures.layers(node.span),
         figures.measured(node.decode_layer_ms),
-        measured + predicted,
+        measured + predicted + _error(node),
         _rtt(node, names),
         meter(node.kv_tokens_reserved, node.kv_tokens_max, kv_label),
         figures.count(node.tokens_total),
@@ -168,13 +168,38 @@ def _state(node: NodeView) -> str:
 
 
 def _rtt(node: NodeView, names: dict[str, str]) -> str:
-    """To the coordinator, and under it to the neighbours."""
-    hops = "".join(
-        f'<span class="cell-note">{text(names.get(neighbour_id, neighbour_id[:8]))} '
-        f"{figures.measured(rtt_ms)}</span>"
-        for neighbour_id, rtt_ms in node.neighbour_rtt_ms[:3]
-    )
+    """To the coordinator, and under it to the neighbours, with the bandwidth where measured."""
+    hops = "".join(_hop(hop, names) for hop in node.hops[:3])
     return figures.measured(node.coordinator_rtt_ms) + hops
+
+
+def _hop(hop: MeasuredHopView, names: dict[str, str]) -> str:
+    width = f", {figures.rate(hop.bytes_per_s)}" if hop.bytes_per_s > 0 else ""
+    predicted = (
+        f"predicted {figures.measured(hop.predicted_rtt_ms)}, "
+        f"{figures.rate(hop.predicted_bytes_per_s)}"
+    )
+    return (
+        f'<span class="cell-note" title="{text(predicted)}">'
+        f"{text(names.get(hop.neighbour_id, hop.neighbour_id[:8]))} "
+        f"{figures.measured(hop.rtt_ms)}{width}</span>"
+    )
+
+
+def _error(node: NodeView) -> str:
+    """How far predictions are from what was observed; nothing while too little was."""
+    parts = [
+        f"{what} {error:+.0f} %"
+        for what, error in (
+            ("decode", node.decode_error_percent),
+            ("prompts", node.prefill_error_percent),
+        )
+        if error is not None
+    ]
+    if not parts:
+        return ""
+    title = "predicted from the node's own measurements, against what its steps took"
+    return f'<span class="cell-note" title="{title}">off by {", ".join(parts)}</span>'
 
 
 def _heard(heard: NodeTelemetry | None) -> str:

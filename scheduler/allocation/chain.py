@@ -54,7 +54,7 @@ class ChainPlanner:
             p.node_id: stage_cost(p, spec) for p in problem.nodes
         }
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
-        self.links = Links(problem.nodes, problem.rtt_ms)
+        self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
         self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
 
     def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:

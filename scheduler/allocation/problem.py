@@ -20,7 +20,8 @@ class AllocationProblem:
     """Nodes, models and the state of the network when the question was asked.
 
     `kv_tokens_min` KV slots must fit beside the weights on every node that is used.
-    `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured.
+    `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured, `bytes_per_s` the
+    bandwidth from the first to the second.
     `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
     that must keep what `held` says, because requests run on them.
     """
@@ -33,6 +34,7 @@ class AllocationProblem:
     held: tuple[Placement, ...] = ()
     time_limit_s: float = 10.0
     fixed: tuple[NodeId, ...] = ()
+    bytes_per_s: tuple[tuple[tuple[NodeId, NodeId], float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

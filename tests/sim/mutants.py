@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "tell the ready chains of no load",
         CORE + "routing.py",
-        "routes.router.update(make_candidate(state, node, cost))",
+        "routes.router.tell(node_id, _load(state, node))",
         "pass",
     ),
     Mutant(
@@ -269,8 +269,8 @@ MUTANTS = (
     Mutant(
         "give KV that is promised",
         CORE + "routing.py",
-        "kv_tokens_free=node.kv_tokens_max - node.kv_tokens_reserved",
-        "kv_tokens_free=node.kv_tokens_max",
+        "node.kv_tokens_max - node.kv_tokens_reserved,",
+        "node.kv_tokens_max,",
     ),
     Mutant(
         "overtake the queue",

@@ -7,6 +7,7 @@ from coordinator.core.events import Event
 from coordinator.core.view import (
     CountersView,
     HopView,
+    MeasuredHopView,
     ModelView,
     NetworkView,
     NodeView,
@@ -55,6 +56,16 @@ def node_view(number: int, span: tuple[int, int], *, state: str = "serving") -> 
         last_error="",
         attached_ms=60_000,
         neighbour_rtt_ms=(("nabcdefgh00000000", 8.4),),
+        decode_error_percent=-12.4,
+        hops=(
+            MeasuredHopView(
+                neighbour_id="nabcdefgh00000000",
+                rtt_ms=8.4,
+                predicted_rtt_ms=24.6,
+                bytes_per_s=4e6,
+                predicted_bytes_per_s=3e6,
+            ),
+        ),
     )
 
 
