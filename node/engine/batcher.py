@@ -30,6 +30,7 @@ class Batcher:
         self._ledger = KvLedger(0)
         self._sequences: dict[RequestId, Sequence] = {}
         self._queue: deque[StepItem] = deque()
+        self._set_aside: set[StageWork] = set()
         self._closed: list[Hashable] = []
         self._num_ready = 0
         self.queue_tokens = 0
@@ -48,7 +49,16 @@ class Batcher:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue)
+        """Whether the next step would have anything to do."""
+        if not self._set_aside:
+            return bool(self._queue)
+        blocked: set[Hashable] = set()
+        for item in self._queue:
+            if item.work in self._set_aside:
+                blocked.add(item.sequence.key)
+            elif item.sequence.key not in blocked:
+                return True
+        return False
 
     def expects_more(self) -> bool:
         """Whether an open sequence has no work here yet, so that a step now would miss it."""
@@ -80,6 +90,7 @@ class Batcher:
         self._ledger = KvLedger(0)
         self._sequences.clear()
         self._queue.clear()
+        self._set_aside.clear()
         self._closed.clear()
         self._num_ready = 0
         self.queue_tokens = 0
@@ -144,6 +155,20 @@ class Batcher:
         self.queue_tokens += work.num_tokens
         return True
 
+    def set_aside(self, work: StageWork) -> None:
+        """Keep a queued work, and so its sequence's later ones, out of steps until `resume`."""
+        self._set_aside.add(work)
+
+    def resume(self, work: StageWork) -> None:
+        """Let a work run that was set aside; nothing happens where it is gone."""
+        self._set_aside.discard(work)
+
+    def abandon(self, work: StageWork) -> list[StageWork]:
+        """Take a queued work and its sequence's later ones out; returns them. Empty where it is
+        gone. The sequence stays open until it is closed."""
+        sequence = next((item.sequence for item in self._queue if item.work is work), None)
+        return [] if sequence is None else self._unqueue(sequence)
+
     def take(self) -> tuple[list[Hashable], list[StepItem]]:
         """Keys of sequences that ran and were closed since the last call, and the works of the
         next step."""
@@ -156,7 +181,7 @@ class Batcher:
             item = self._queue.popleft()
             rows = item.work.num_tokens if item.work.num_tokens > 1 else 0
             fits = not taken or rows == 0 or prefill_tokens + rows <= self._step_tokens_max
-            if fits and item.sequence.key not in busy:
+            if fits and item.sequence.key not in busy and item.work not in self._set_aside:
                 taken.append(item)
                 prefill_tokens += rows
             else:
@@ -196,17 +221,26 @@ class Batcher:
 
     def _forget(self, sequence: Sequence) -> None:
         sequence.is_open = False
+        self._unqueue(sequence)
         self._leave_group(sequence)
-        if sequence.num_queued > 0:
-            self._num_ready -= 1
         self._ledger.release(sequence.key)
         del self._sequences[sequence.opened.request_id]
         if sequence.has_run:
             self._closed.append(sequence.key)
-        kept = deque(item for item in self._queue if item.sequence is not sequence)
-        if len(kept) != len(self._queue):
-            self._queue = kept
-            self.queue_tokens = sum(item.work.num_tokens for item in kept)
+
+    def _unqueue(self, sequence: Sequence) -> list[StageWork]:
+        """Take a sequence's works out of the queue; returns them."""
+        if sequence.num_queued == 0:
+            return []
+        self._num_ready -= 1
+        if sequence.group is not None:
+            sequence.group.num_ready -= 1
+        sequence.num_queued = 0
+        removed = [item.work for item in self._queue if item.sequence is sequence]
+        self._queue = deque(item for item in self._queue if item.sequence is not sequence)
+        self._set_aside.difference_update(removed)
+        self.queue_tokens -= sum(work.num_tokens for work in removed)
+        return removed
 
 
 def _fit(opened: SequenceOpen, vocab_size: int) -> bool:

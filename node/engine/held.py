@@ -7,16 +7,18 @@ from typing import Protocol
 import torch
 
 from node.engine.device import Device
+from node.engine.embedding import warm_rows
 from node.engine.kv_cache import KvPool
 from node.engine.linear import can_pack
 from node.engine.loader import load_stage
 from node.engine.memory import plan_memory
+from node.engine.row_fetcher import FetchDone
 from node.engine.runner import Runner
 from node.engine.sequence import StepItem
-from node.ports import LoadProgress, StageResult
+from node.ports import LoadProgress, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, WeightsError
 from plait.models.opening import prefetch
-from plait.models.source import TensorSource, span_tensor_names
+from plait.models.source import EMBEDDING, TensorSource, whole_tensor_names
 from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
 
 OpenSource = Callable[[ModelSource], TensorSource]
@@ -32,6 +34,15 @@ class StepRunner(Protocol):
 
     def free(self, key: Hashable) -> None:
         """Give a closed sequence's slots back."""
+        ...
+
+    def prepare(self, work: StageWork, done: FetchDone) -> bool:
+        """Whether all that `work` needs is on this machine; any thread may ask. Where not, it is
+        fetched, and `done` is called from another thread. Raises OverloadedError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files. Idempotent."""
         ...
 
 
@@ -124,39 +135,44 @@ class Loader:
         )
         progress("fetching", 0, 0)
         opened = self._open_source(source)
+        is_kept = False
         try:
             _check_digest(opened, source)
-            names = span_tensor_names(spec, span)
+            names = whole_tensor_names(spec, span)
             prefetch(opened, names, lambda done, total: progress("fetching", done, total))
+            if span.start == 0:
+                opened.prefetch_rows(EMBEDDING, warm_rows(spec))
             stage = load_stage(
                 opened,
                 spec,
                 span,
                 self._device,
                 num_positions=min(spec.context_tokens_max, plan.kv_tokens),
-                share_embedding=plan.share_embedding,
+                cached_rows=plan.cached_rows,
                 progress=lambda done, total: progress("loading", done, total),
             )
-            digest, read_bytes = opened.digest, opened.read_bytes
+            pool = KvPool(
+                num_layers=len(span),
+                num_kv_heads=spec.num_kv_heads,
+                head_dim=spec.head_dim,
+                num_slots=plan.kv_tokens,
+                device=self._device,
+            )
+            held = HeldSpan(
+                model_id=spec.model_id,
+                span=span,
+                allocation_epoch=allocation_epoch,
+                digest=opened.digest,
+                weight_bytes=stage.weight_bytes,
+                read_bytes=opened.read_bytes,
+                kv_tokens_max=plan.kv_tokens,
+            )
+            runner = Runner(stage, pool, self._device)
+            is_kept = stage.reads_rows
+            return runner, held
         finally:
-            opened.close()
-        pool = KvPool(
-            num_layers=len(span),
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            num_slots=plan.kv_tokens,
-            device=self._device,
-        )
-        held = HeldSpan(
-            model_id=spec.model_id,
-            span=span,
-            allocation_epoch=allocation_epoch,
-            digest=digest,
-            weight_bytes=stage.weight_bytes,
-            read_bytes=read_bytes,
-            kv_tokens_max=plan.kv_tokens,
-        )
-        return Runner(stage, pool, self._device), held
+            if not is_kept:
+                opened.close()
 
     def release(self) -> None:
         """Give memory that nothing refers to any more back to the system."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ from node.ports import (
     StageResult,
     StageWork,
 )
-from plait.errors import FrameError, OverloadedError, UnavailableError
+from plait.errors import FrameError, OverloadedError, PlaitError, UnavailableError
 from plait.types import HeldSpan, LayerSpan, LayerTiming, ModelSource, ModelSpec, Reason, RequestId
 
 _T = TypeVar("_T")
@@ -183,14 +184,35 @@ class ThreadedEngineHost:
         as an error."""
         try:
             with self._wake:
-                if self._batcher.submit(work):
-                    self._wake.notify()
-                else:
+                if not self._batcher.submit(work):
                     self.late_works_total += 1
+                elif self._is_prepared(work):
+                    self._wake.notify()
         except (FrameError, OverloadedError) as error:
-            if self._sink is not None:
-                reason = Reason(code=error.code, message=error.message)
-                self._post(self._sink, [_error_result(work, reason)])
+            self._post_errors([work], Reason(code=error.code, message=error.message))
+
+    def _is_prepared(self, work: StageWork) -> bool:
+        """Whether a work that was just queued can run now; else it is set aside until what it needs
+        has come. The lock is held."""
+        assert self._runner is not None
+        try:
+            is_prepared = self._runner.prepare(work, partial(self._fetched, work))
+        except OverloadedError:
+            self._batcher.abandon(work)
+            raise
+        if not is_prepared:
+            self._batcher.set_aside(work)
+        return is_prepared
+
+    def _fetched(self, work: StageWork, error: PlaitError | None) -> None:
+        """Called in a thread of the runner's."""
+        with self._wake:
+            if error is None:
+                self._batcher.resume(work)
+                self._wake.notify()
+                return
+            abandoned = self._batcher.abandon(work)
+        self._post_errors(abandoned, Reason(code=error.code, message=error.message))
 
     def stats(self) -> EngineStats:
         with self._wake:
@@ -293,11 +315,18 @@ class ThreadedEngineHost:
         """Free what is held; works that wait become errors."""
         with self._wake:
             waiting = self._batcher.drop()
-            self._runner = None
+            runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+            del runner
         self._loader.release()
-        reason = Reason(code="span_unloaded", message="the node let go of these layers")
-        if waiting and self._sink is not None:
-            self._post(self._sink, [_error_result(work, reason) for work in waiting])
+        self._post_errors(
+            waiting, Reason(code="span_unloaded", message="the node let go of these layers")
+        )
+
+    def _post_errors(self, works: list[StageWork], reason: Reason) -> None:
+        if works and self._sink is not None:
+            self._post(self._sink, [_error_result(work, reason) for work in works])
 
 
 def _settle(future: "asyncio.Future[_T]", result: _T, error: Exception | None) -> None:

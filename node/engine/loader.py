@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from node.engine.device import Device
+from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
 from node.engine.layers.attention import Attention
 from node.engine.layers.block import DecoderBlock
 from node.engine.layers.mlp import GatedMlp
@@ -16,13 +17,16 @@ from node.engine.shapes import tensor_shape
 from node.engine.stage import HeldStage
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.errors import WeightsError
-from plait.models.source import TensorSource, span_tensor_names
+from plait.models.source import (
+    EMBEDDING,
+    TensorSource,
+    span_tensor_names,
+    whole_tensor_names,
+)
 from plait.types import LayerSpan, ModelSpec
 
 ReadProgress = Callable[[int, int], None]
 """Called with (done, total) bytes as stored, after each tensor."""
-
-_EMBEDDING = "model.embed_tokens.weight"
 
 
 def load_stage(
@@ -32,28 +36,30 @@ def load_stage(
     device: Device,
     *,
     num_positions: int,
-    share_embedding: bool,
+    cached_rows: int | None,
     progress: ReadProgress,
 ) -> HeldStage:
-    """Build the stage that holds `span`.
+    """Build the stage that holds `span`. Where that is the first, it takes `source` over.
 
-    `num_positions` is how long a sequence can become here. With `share_embedding` a tied head uses
-    the embedding's own matrix: less memory, slower on a CPU.
+    `num_positions` is how long a sequence can become here, `cached_rows` how many rows of the
+    embedding stay in memory. None on a node with both ends of a tied model makes them one table.
     Raises WeightsError, naming the tensor, for a missing or misshapen one, NaN and infinities.
     """
     reader = _Reader(source, spec, span, device, progress)
-    embedding = reader.read(_EMBEDDING) if span.start == 0 else None
     blocks = tuple(_load_block(reader, spec, layer) for layer in range(span.start, span.end))
     final_norm: RmsNorm | None = None
     head: Linear | None = None
+    embedding: Embedding | None = None
     shares = False
     if span.end == spec.num_layers:
         final_norm = RmsNorm(reader.read("model.norm.weight"), spec.norm_eps)
-        if spec.tie_embeddings and embedding is not None:
-            head = PlainLinear(embedding) if share_embedding else make_linear(embedding)
-            shares = isinstance(head, PlainLinear)
-        else:
-            head = make_linear(reader.read(_head_name(spec)))
+        table = reader.read(EMBEDDING if spec.tie_embeddings else "lm_head.weight")
+        shares = cached_rows is None and span.start == 0 and spec.tie_embeddings
+        head = PlainLinear(table) if shares else make_linear(table)
+        if shares:
+            embedding = TableEmbedding(table)
+    if span.start == 0 and embedding is None:
+        embedding = RowEmbedding(source, spec, device, cached_rows=cached_rows or 0)
     return HeldStage(
         spec=spec,
         span=span,
@@ -64,10 +70,6 @@ def load_stage(
         head_shares_embedding=shares,
         rotations=rotation_table(spec, num_positions, device.torch_device),
     )
-
-
-def _head_name(spec: ModelSpec) -> str:
-    return _EMBEDDING if spec.tie_embeddings else "lm_head.weight"
 
 
 class _Reader:
@@ -95,7 +97,9 @@ class _Reader:
                 reason="weights_missing",
             )
         self._done_bytes = 0
-        self._total_bytes = sum(source.stored_bytes(name) for name in names)
+        self._total_bytes = sum(
+            source.stored_bytes(name) for name in whole_tensor_names(spec, span)
+        )
 
     def read(self, name: str) -> Tensor:
         """One tensor on the device, in its dtype and in the model's shape."""

@@ -6,6 +6,9 @@ from plait.errors import OverloadedError
 from plait.types import DType, LayerSpan, ModelSpec
 
 _MIB = 1 << 20
+CACHED_ROWS_MAX = 4096
+"""Rows of the embedding to keep: all that 50,000 tokens of English text have."""
+
 _SAMPLED_ROWS = 16
 """Rows of logits that the workspace leaves room for."""
 
@@ -15,13 +18,13 @@ _BASE_WORKSPACE_BYTES = 16 * _MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Bytes of weights and buffers, KV slots beside them, and whether a tied head has to use the
-    embedding's matrix because a packed copy would not fit."""
+    """Bytes of weights and buffers, KV slots beside them, and rows of the embedding to keep; None
+    where it keeps none, or has them in the table of a head that it holds too."""
 
     weight_bytes: int
     workspace_bytes: int
     kv_tokens: int
-    share_embedding: bool
+    cached_rows: int | None
 
 
 def plan_memory(
@@ -36,30 +39,39 @@ def plan_memory(
     packs_weights: bool,
 ) -> MemoryPlan:
     """Divide `usable_bytes`. Raises OverloadedError(reason="memory_full") and says how many MiB are
-    missing where weights, buffers and `kv_tokens_min` slots do not fit."""
-    shared_bytes = spec.weight_bytes(span, dtype)
+    missing where weights, buffers and `kv_tokens_min` slots do not fit.
+
+    The embedding is looked up in the weights' file, but for the rows that are kept, and but for a
+    node with both ends of a tied model, whose head is the table.
+    """
+    is_tied_whole = span == spec.whole and spec.tie_embeddings
+    reads_rows = span.start == 0 and (packs_weights or not is_tied_whole)
+    row_bytes = spec.hidden_size * dtype.num_bytes
+    weights = spec.weight_bytes(span, dtype)
+    if reads_rows and not is_tied_whole:
+        weights -= spec.vocab_size * row_bytes
     workspace = workspace_bytes(spec, span, dtype, step_tokens_max)
     slot_bytes = spec.kv_bytes_per_token(len(span), dtype)
-    spare = usable_bytes - shared_bytes - workspace - kv_tokens_min * slot_bytes
+    spare = usable_bytes - weights - workspace - kv_tokens_min * slot_bytes
     if spare < 0:
         missing_mib = -(spare // _MIB)
         raise OverloadedError(
             f"layers {span} of {spec.model_id} need {missing_mib} MiB more than the "
-            f"{usable_bytes // _MIB} MiB that may be used: weights {shared_bytes // _MIB} MiB, "
+            f"{usable_bytes // _MIB} MiB that may be used: weights {weights // _MIB} MiB, "
             f"buffers {workspace // _MIB} MiB, {kv_tokens_min} KV slots "
             f"{kv_tokens_min * slot_bytes // _MIB} MiB",
             reason="memory_full",
         )
-    is_tied_whole = span == spec.whole and spec.tie_embeddings
-    copy_bytes = spec.embedding_params * dtype.num_bytes if is_tied_whole and packs_weights else 0
-    share = copy_bytes > spare
-    weights = shared_bytes if share else shared_bytes + copy_bytes
+    cached_rows: int | None = None
+    if reads_rows:
+        cached_rows = min(CACHED_ROWS_MAX, spec.vocab_size, spare // row_bytes)
+        weights += cached_rows * row_bytes
     fitting = (usable_bytes - weights - workspace) // slot_bytes
     return MemoryPlan(
         weight_bytes=weights,
         workspace_bytes=workspace,
         kv_tokens=max(kv_tokens_min, min(fitting, kv_tokens_max)),
-        share_embedding=share,
+        cached_rows=cached_rows,
     )
 
 

@@ -9,12 +9,14 @@ from torch import Tensor
 from node.engine.device import Device, torch_dtype
 from node.engine.kv_cache import KvPool
 from node.engine.linear import ROWS_MIN
+from node.engine.row_fetcher import FetchDone
 from node.engine.sampler import draw_rows
 from node.engine.sequence import StepItem
 from node.engine.stage import HeldStage
 from node.engine.step_plan import Chunk, StepPlan
 from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
-from node.ports import StageResult
+from node.ports import StageResult, StageWork
+from plait.errors import ModelError
 from plait.types import LayerSpan, Reason
 
 _NOT_FINITE = "nan_activations"
@@ -44,13 +46,30 @@ class Runner:
         """Give a closed sequence's slots back."""
         self.pool.free(key)
 
+    def prepare(self, work: StageWork, done: FetchDone) -> bool:
+        """Whether the rows of the embedding that `work` needs are on this machine; see
+        `node.engine.embedding`."""
+        embedding = self.stage.embedding
+        if work.token_ids is None or embedding is None:
+            return True
+        return embedding.prepare(work.token_ids, done)
+
+    def close(self) -> None:
+        """Let go of the weights' file. Idempotent."""
+        self.stage.close()
+
     @torch.inference_mode()
     def run(self, items: list[StepItem]) -> list[StageResult]:
-        """One result for each work, in their order; NaN or Inf becomes the work's error."""
+        """One result for each work, in their order; NaN or Inf becomes the work's error, and so
+        does a row of the embedding that cannot be read any more."""
         results: dict[int, StageResult] = {}
         inputs: dict[int, Tensor] = {}
         for index, item in enumerate(items):
-            rows = self.input_rows(item)
+            try:
+                rows = self.input_rows(item)
+            except ModelError as error:
+                results[index] = _failed(item, error.message, code=error.code)
+                continue
             if item.work.hidden is not None and not bool(torch.isfinite(rows).all()):
                 results[index] = _failed(item, "the hidden states that arrived hold NaN or Inf")
             else:
@@ -114,8 +133,7 @@ class Runner:
         """(num_tokens, hidden) on the device: embedded ids, or the bytes that arrived."""
         work = item.work
         if work.token_ids is not None:
-            ids = torch.tensor(list(work.token_ids), device=self._device.torch_device)
-            return self.stage.embed(ids)
+            return self.stage.embed(work.token_ids)
         assert work.hidden is not None
         shape = (work.num_tokens, self.stage.spec.hidden_size)
         arrived = tensor_from_bytes(work.hidden, work.dtype, shape)
@@ -185,7 +203,7 @@ def _result(item: StepItem, hidden: bytes | None = None) -> StageResult:
     )
 
 
-def _failed(item: StepItem, message: str) -> StageResult:
+def _failed(item: StepItem, message: str, *, code: str = _NOT_FINITE) -> StageResult:
     result = _result(item)
-    result.error = Reason(code=_NOT_FINITE, message=message)
+    result.error = Reason(code=code, message=message)
     return result

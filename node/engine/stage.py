@@ -1,11 +1,12 @@
 """The part of a model that a node holds: embedding, layers, final norm and head, as far as held."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.embedding import Embedding, RowEmbedding
 from node.engine.layers.block import DecoderBlock
 from node.engine.layers.norm import RmsNorm
 from node.engine.linear import Linear
@@ -15,8 +16,8 @@ from plait.types import LayerSpan, ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStage:
-    """Modules of the layers in `span`. `embedding` (vocab, hidden) where layer 0 is held;
-    `final_norm` and `head` where the last one is. `rotations` (positions, head_dim / 2).
+    """Modules of the layers in `span`. `embedding` where layer 0 is held; `final_norm` and
+    `head` where the last one is. `rotations` (positions, head_dim / 2).
 
     Llama, Qwen2, Qwen3 and Mistral differ by what the spec says (biases, q/k norms, a sliding
     window), not by code.
@@ -24,7 +25,7 @@ class HeldStage:
 
     spec: ModelSpec
     span: LayerSpan
-    embedding: Tensor | None
+    embedding: Embedding | None
     blocks: tuple[DecoderBlock, ...]
     final_norm: RmsNorm | None
     head: Linear | None
@@ -36,17 +37,22 @@ class HeldStage:
         """Bytes of parameters in memory; a matrix that embedding and head share counts once."""
         total = sum(block.weight_bytes for block in self.blocks)
         if self.embedding is not None:
-            total += self.embedding.numel() * self.embedding.element_size()
+            total += self.embedding.weight_bytes
         if self.final_norm is not None:
             total += self.final_norm.weight_bytes
         if self.head is not None and not self.head_shares_embedding:
             total += self.head.weight_bytes
         return total
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """(T,) int64 to (T, hidden). Ids must be below vocab_size."""
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the weights' file stays open for rows of the embedding."""
+        return isinstance(self.embedding, RowEmbedding)
+
+    def embed(self, token_ids: Sequence[int]) -> Tensor:
+        """T ids below vocab_size to (T, hidden) on the device. Raises WeightsError."""
         assert self.embedding is not None, f"layers {self.span} hold no embedding"
-        return F.embedding(token_ids, self.embedding)
+        return self.embedding(token_ids)
 
     def run_layers(self, rows: Tensor, span: LayerSpan, plan: StepPlan) -> Tensor:
         """Run the layers of `span`, a part of what is held, over rows (R, hidden)."""
@@ -59,3 +65,8 @@ class HeldStage:
         """(R, hidden) after the last layer to float32 (R, vocab)."""
         assert self.final_norm is not None and self.head is not None, f"{self.span} has no head"
         return self.head(self.final_norm(rows)).to(torch.float32)
+
+    def close(self) -> None:
+        """Let go of the weights' file. Idempotent."""
+        if self.embedding is not None:
+            self.embedding.close()

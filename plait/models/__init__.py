@@ -9,7 +9,13 @@ from plait.models.naming import default_id, resolve
 from plait.models.opening import load_spec, open_source, pin, prefetch, tokenizer_source
 from plait.models.progress import PullProgress, ignore_progress
 from plait.models.pulling import PulledModel, VerifyReport, list_pulled, pull, remove, verify
-from plait.models.source import ReadProgress, TensorData, TensorSource, span_tensor_names
+from plait.models.source import (
+    ReadProgress,
+    TensorData,
+    TensorSource,
+    span_tensor_names,
+    whole_tensor_names,
+)
 from plait.models.tokenizer import TokenizerFiles
 
 __all__ = [
@@ -34,4 +40,5 @@ __all__ = [
     "span_tensor_names",
     "tokenizer_source",
     "verify",
+    "whole_tensor_names",
 ]

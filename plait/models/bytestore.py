@@ -1,11 +1,13 @@
 """Where bytes of weights come from: a file here, or a range of a file elsewhere."""
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from plait.errors import ModelError, WeightsError
+from plait.models.rows import RowTable, row_runs
 from plait.models.source import ReadProgress
 
 PICKLE_HELP = (
@@ -43,11 +45,27 @@ class ByteStore(Protocol):
         """Bring (offset, size) ranges near; nothing to do for a local file."""
         ...
 
+    def read_rows(self, table: RowTable, rows: Sequence[int]) -> memoryview:
+        """Rows of `table`, rising, one after another. Raises WeightsError."""
+        ...
+
+    def has_rows(self, table: RowTable, rows: Sequence[int]) -> bool:
+        """Whether `read_rows` would find them without a network."""
+        ...
+
+    def prefetch_rows(self, table: RowTable, rows: Sequence[int]) -> None:
+        """Bring rows near, with what lies around them; nothing to do for a local file."""
+        ...
+
     def close(self) -> None: ...
 
 
 class FileStore:
-    """A file on this machine, read by range; safe to use from several threads."""
+    """A file on this machine, read by range; safe to use from several threads.
+
+    It stays open, so that a new file under its name does no harm; a change in place is noticed at
+    the next read by size and time.
+    """
 
     def __init__(self, path: Path, *, content_id: str | None = None) -> None:
         try:
@@ -59,7 +77,9 @@ class FileStore:
                 f"{path} cannot be read: {error.strerror}", reason="weights_unreadable"
             ) from error
         self.label = str(path)
-        self.size_bytes = path.stat().st_size
+        status = os.fstat(self._file.fileno())
+        self.size_bytes = status.st_size
+        self._modified_ns = status.st_mtime_ns
         self.content_id = content_id
         self.read_bytes = 0
         self._lock = threading.Lock()
@@ -72,24 +92,56 @@ class FileStore:
                 reason="weights_truncated",
             )
         buffer = memoryview(bytearray(size))
-        filled = 0
         with self._lock:
-            self._file.seek(offset)
-            while filled < size:
-                count = self._file.readinto(buffer[filled:])
-                if not count:
-                    raise WeightsError(
-                        f"{self.label} became shorter while it was read", reason="weights_truncated"
-                    )
-                filled += count
+            self._fill(buffer, offset)
+            self._require_unchanged()
             self.read_bytes += size
         return buffer
 
     def prefetch(self, ranges: Sequence[tuple[int, int]], progress: ReadProgress) -> None:
         return
 
+    def read_rows(self, table: RowTable, rows: Sequence[int]) -> memoryview:
+        buffer = memoryview(bytearray(len(rows) * table.row_bytes))
+        at = 0
+        with self._lock:
+            for start, end in row_runs(rows):
+                size = (end - start) * table.row_bytes
+                self._fill(buffer[at : at + size], table.offset + start * table.row_bytes)
+                at += size
+            self._require_unchanged()
+            self.read_bytes += len(buffer)
+        return buffer
+
+    def has_rows(self, table: RowTable, rows: Sequence[int]) -> bool:
+        return True
+
+    def prefetch_rows(self, table: RowTable, rows: Sequence[int]) -> None:
+        return
+
     def close(self) -> None:
         self._file.close()
+
+    def _fill(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset` on; the lock is held."""
+        self._file.seek(offset)
+        filled = 0
+        while filled < len(buffer):
+            count = self._file.readinto(buffer[filled:])
+            if not count:
+                raise WeightsError(
+                    f"{self.label} became shorter while it was read", reason="weights_truncated"
+                )
+            filled += count
+
+    def _require_unchanged(self) -> None:
+        """Asked after a read: what was read is then from before any change."""
+        status = os.fstat(self._file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self._modified_ns):
+            raise WeightsError(
+                f"{self.label} was changed while it was in use; start the node again",
+                reason="weights_changed",
+            )
 
 
 def is_pickle(head: bytes) -> bool:

@@ -17,6 +17,7 @@ from plait.models.gguf_names import to_hugging_face
 from plait.models.gguf_spec import spec_from_gguf
 from plait.models.layout import check_layout
 from plait.models.manifest import content_mark, manifest_digest
+from plait.models.rows import RowTable
 from plait.models.source import ReadProgress, TensorData
 from plait.types import Architecture, DType, ModelId, ModelSpec
 
@@ -71,12 +72,20 @@ class GgufSource:
         num_heads = self._permuted_heads(name)
         if num_heads is not None:
             rows = _undo_rope_permutation(rows, num_heads, tensor)
-        dtype = _STORED_AS.get(tensor.quant)
-        if dtype is None:
-            dtype, rows = DType.FLOAT32, self._dequantised(rows, tensor).view(np.uint8)
-        buffer = np.ascontiguousarray(rows).reshape(-1).data
-        require_finite(buffer, dtype, name=name, where=self._store.label)
-        return TensorData(name=name, dtype=dtype, shape=tensor.shape, buffer=buffer)
+        return self._as_data(name, rows, tensor, tensor.shape)
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
+        """Rows of a matrix whose rows lie in Hugging Face's order (not q and k of "llama")."""
+        tensor, table = self._tensor(name), self._table(name)
+        raw = self._store.read_rows(table, rows)
+        stored = np.frombuffer(raw, dtype=np.uint8).reshape(len(rows), table.row_bytes)
+        return self._as_data(name, stored, tensor, (len(rows), tensor.shape[-1]))
+
+    def has_rows(self, name: str, rows: Sequence[int]) -> bool:
+        return self._store.has_rows(self._table(name), rows)
+
+    def prefetch_rows(self, name: str, rows: Sequence[int]) -> None:
+        self._store.prefetch_rows(self._table(name), rows)
 
     def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None:
         """Bring these tensors to this machine, where they are elsewhere."""
@@ -93,6 +102,24 @@ class GgufSource:
                 f"{self._store.label} has no tensor {name}", reason="weights_incomplete"
             )
         return tensor
+
+    def _table(self, name: str) -> RowTable:
+        tensor = self._tensor(name)
+        assert len(tensor.shape) == 2 and self._permuted_heads(name) is None, name
+        num_rows = tensor.shape[0]
+        return RowTable(
+            offset=tensor.offset, num_rows=num_rows, row_bytes=tensor.num_bytes // num_rows
+        )
+
+    def _as_data(
+        self, name: str, rows: NDArray[np.uint8], tensor: GgufTensor, shape: tuple[int, ...]
+    ) -> TensorData:
+        dtype = _STORED_AS.get(tensor.quant)
+        if dtype is None:
+            dtype, rows = DType.FLOAT32, self._dequantised(rows, tensor).view(np.uint8)
+        buffer = np.ascontiguousarray(rows).reshape(-1).data
+        require_finite(buffer, dtype, name=name, where=self._store.label)
+        return TensorData(name=name, dtype=dtype, shape=shape, buffer=buffer)
 
     def _permuted_heads(self, name: str) -> int | None:
         """llama.cpp stores q and k of its "llama" architecture with interleaved rotary halves."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from plait.errors import ModelError
+from plait.models.bytestore import FileStore
 from plait.models.disk import PART, append, file_sha256, place
 
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.bin")
@@ -36,22 +38,27 @@ class PieceFolder:
 
     def refresh(self) -> None:
         """Notice what other processes have brought."""
-        self._pieces.clear()
+        found: dict[tuple[int, int], Piece] = {}
         for path in sorted(self.folder.glob("*.bin")):
             match = _NAME.fullmatch(path.name)
             if match is not None:
                 start, size = int(match[1]), int(match[2])
-                self._pieces[start, size] = Piece(start, start + size, match[3])
+                found[start, size] = Piece(start, start + size, match[3])
+        self._pieces = found  # at once: another thread may be looking
 
     def __iter__(self) -> Iterator[Piece]:
         return iter(sorted(self._pieces.values()))
 
     def holding(self, start: int, end: int) -> Piece | None:
         """A piece with all of [start, end)."""
-        exact = self._pieces.get((start, end - start))
+        exact = self.exactly(start, end)
         if exact is not None:
             return exact
         return next((p for p in self if p.start <= start and end <= p.end), None)
+
+    def exactly(self, start: int, end: int) -> Piece | None:
+        """The piece that is [start, end). Quick."""
+        return self._pieces.get((start, end - start))
 
     def load(self, piece: Piece) -> bytearray | None:
         """The piece's bytes; None, and the piece is forgotten, where they are damaged."""
@@ -62,8 +69,21 @@ class PieceFolder:
             content = bytearray()
         if hashlib.sha256(content).hexdigest() == piece.sha256:
             return content
-        path.unlink(missing_ok=True)
-        self._pieces.pop((piece.start, piece.end - piece.start), None)
+        self._forget(piece)
+        return None
+
+    def open(self, piece: Piece) -> FileStore | None:
+        """The piece as a file whose content was checked; None, and forgotten, where damaged."""
+        path = self.folder / piece.file_name
+        try:
+            store = FileStore(path)
+        except ModelError:
+            self._forget(piece)
+            return None
+        if file_sha256(path) == piece.sha256:
+            return store
+        store.close()
+        self._forget(piece)
         return None
 
     def part_bytes(self, start: int, end: int) -> int:
@@ -86,6 +106,10 @@ class PieceFolder:
         place(part, self.folder / piece.file_name)
         self._pieces[start, end - start] = piece
         return piece
+
+    def _forget(self, piece: Piece) -> None:
+        (self.folder / piece.file_name).unlink(missing_ok=True)
+        self._pieces.pop((piece.start, piece.end - piece.start), None)
 
     def _part(self, start: int, end: int) -> Path:
         return self.folder / f"{start}-{end - start}{PART}"

@@ -1,13 +1,19 @@
-"""A remote file as a ByteStore: only the ranges that are asked for travel, and only once."""
+"""A remote file as a ByteStore: only the ranges that are asked for travel, and only once.
+
+Single rows of a matrix come in pages, so that a prompt costs a few requests and not one per token.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from plait.errors import WeightsError
+from plait.models.bytestore import FileStore
 from plait.models.disk import locked, require_space
 from plait.models.http_ranges import RangeClient, RemoteFile
 from plait.models.pieces import PieceFolder
+from plait.models.rows import RowTable
 from plait.models.source import ReadProgress
 
 GAP_BYTES_MAX: Final = 256
@@ -29,6 +35,7 @@ class RangeStore:
         self._client = client
         self._models_dir = models_dir
         self._counted: set[tuple[int, int]] = set()
+        self._whole: FileStore | None = None
 
     def read_at(self, offset: int, size: int) -> memoryview:
         if offset < 0 or size < 0 or offset + size > self.size_bytes:
@@ -55,11 +62,49 @@ class RangeStore:
 
         Processes on one machine take turns, so that each range travels once.
         """
+        self._bring(ranges, progress, lock="")
+
+    def read_rows(self, table: RowTable, rows: Sequence[int]) -> memoryview:
+        """From the whole matrix where it is here, else from pages, each checked by its sha256."""
+        whole = self._whole_table(table)
+        if whole is not None:
+            shifted = replace(table, offset=0)
+            return whole.read_rows(shifted, rows)
+        buffer = memoryview(bytearray(len(rows) * table.row_bytes))
+        page, page_start = memoryview(b""), -1
+        for index, row in enumerate(rows):
+            start, size = table.pages([row])[0]
+            if start != page_start:
+                page, page_start = self.read_at(start, size), start
+            at = table.offset + row * table.row_bytes - start
+            taken = page[at : at + table.row_bytes]
+            buffer[index * table.row_bytes : (index + 1) * table.row_bytes] = taken
+        return buffer
+
+    def has_rows(self, table: RowTable, rows: Sequence[int]) -> bool:
+        return self._pieces.exactly(table.offset, table.end) is not None or all(
+            self._pieces.exactly(start, start + size) is not None
+            for start, size in table.pages(rows)
+        )
+
+    def prefetch_rows(self, table: RowTable, rows: Sequence[int]) -> None:
+        """Neighbouring pages in one request. Waits for no tensor's fetch."""
+        if not self.has_rows(table, rows):
+            self._bring(table.pages(rows, fill_gaps=True), lambda done, total: None, lock="-rows")
+
+    def close(self) -> None:
+        self._client.close()
+        if self._whole is not None:
+            self._whole.close()
+
+    def _bring(
+        self, ranges: Sequence[tuple[int, int]], progress: ReadProgress, *, lock: str
+    ) -> None:
         total = sum(size for _, size in ranges)
         if not self._missing(ranges):
             progress(total, total)
             return
-        key = f"{self._file.commit[:16]}-{self._pieces.folder.name}"
+        key = f"{self._file.commit[:16]}-{self._pieces.folder.name}{lock}"
         with locked(self._models_dir, key, waiting=lambda: progress(0, total)):
             self._pieces.refresh()
             missing = self._missing(ranges)
@@ -72,8 +117,13 @@ class RangeStore:
                     done += got
                     progress(min(done, total), total)
 
-    def close(self) -> None:
-        self._client.close()
+    def _whole_table(self, table: RowTable) -> FileStore | None:
+        """The whole matrix as a file of its own, hashed once and held open from then on."""
+        if self._whole is None:
+            piece = self._pieces.exactly(table.offset, table.end)
+            if piece is not None:
+                self._whole = self._pieces.open(piece)
+        return self._whole
 
     def _missing(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         spans = sorted({(offset, offset + size) for offset, size in ranges})

@@ -7,6 +7,7 @@ from plait.models.bytestore import ByteStore
 from plait.models.finite import require_finite
 from plait.models.layout import check_layout
 from plait.models.manifest import content_mark, manifest_digest
+from plait.models.rows import RowTable
 from plait.models.safetensors_header import StoredTensor, float_type, read_header
 from plait.models.source import ReadProgress, TensorData
 from plait.types import ModelSpec
@@ -76,6 +77,23 @@ class SafetensorsSource:
         require_finite(buffer, dtype, name=name, where=store.label)
         return TensorData(name=name, dtype=dtype, shape=tensor.shape, buffer=buffer)
 
+    def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
+        """Rows of a matrix, and only their bytes. Raises WeightsError."""
+        tensor, store = self._place(name)
+        dtype = float_type(tensor, store.label)
+        buffer = store.read_rows(_table(tensor), rows)
+        require_finite(buffer, dtype, name=name, where=store.label)
+        shape = (len(rows), tensor.shape[-1])
+        return TensorData(name=name, dtype=dtype, shape=shape, buffer=buffer)
+
+    def has_rows(self, name: str, rows: Sequence[int]) -> bool:
+        tensor, store = self._place(name)
+        return store.has_rows(_table(tensor), rows)
+
+    def prefetch_rows(self, name: str, rows: Sequence[int]) -> None:
+        tensor, store = self._place(name)
+        store.prefetch_rows(_table(tensor), rows)
+
     def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None:
         """Bring these tensors to this machine, where they are elsewhere."""
         by_store: dict[str, list[tuple[int, int]]] = {}
@@ -100,6 +118,12 @@ class SafetensorsSource:
             files = ", ".join(store.label for store in self._stores.values())
             raise WeightsError(f"there is no tensor {name} in {files}", reason="weights_incomplete")
         return place
+
+
+def _table(tensor: StoredTensor) -> RowTable:
+    assert len(tensor.shape) == 2, tensor.name
+    num_rows = tensor.shape[0]
+    return RowTable(offset=tensor.offset, num_rows=num_rows, row_bytes=tensor.num_bytes // num_rows)
 
 
 def _full_name(name: str) -> str:

@@ -1,8 +1,8 @@
 """How weights are read, whatever they are stored in. No torch here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from plait.types import DType, LayerSpan, ModelSpec
 
@@ -49,10 +49,27 @@ class TensorSource(Protocol):
         """Read one tensor, and only its bytes. Raises WeightsError."""
         ...
 
+    def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
+        """Some rows of a matrix, rising, (len(rows), columns), bit for bit as `read` has them.
+
+        Reads the rows' own bytes from a file; from a remote one, what lies around them too, once.
+        Safe beside `prefetch_rows` in another thread. Raises WeightsError.
+        """
+        ...
+
+    def has_rows(self, name: str, rows: Sequence[int]) -> bool:
+        """Whether `read_rows` would find these rows without a network. Quick."""
+        ...
+
+    def prefetch_rows(self, name: str, rows: Sequence[int]) -> None:
+        """Bring rows to this machine, where they are elsewhere. Raises WeightsError, ModelError."""
+        ...
+
     def close(self) -> None: ...
 
 
 ReadProgress = Callable[[int, int], None]
+EMBEDDING: Final = "model.embed_tokens.weight"
 
 
 def span_tensor_names(spec: ModelSpec, span: LayerSpan) -> list[str]:
@@ -64,15 +81,23 @@ def span_tensor_names(spec: ModelSpec, span: LayerSpan) -> list[str]:
     names: list[str] = []
     is_last = span.end == spec.num_layers
     if span.start == 0:
-        names.append("model.embed_tokens.weight")
+        names.append(EMBEDDING)
     for layer in range(span.start, span.end):
         names.extend(f"model.layers.{layer}.{leaf}" for leaf in _layer_leaves(spec))
     if is_last:
         names.append("model.norm.weight")
-        head = "model.embed_tokens.weight" if spec.tie_embeddings else "lm_head.weight"
+        head = EMBEDDING if spec.tie_embeddings else "lm_head.weight"
         if head not in names:
             names.append(head)
     return names
+
+
+def whole_tensor_names(spec: ModelSpec, span: LayerSpan) -> list[str]:
+    """Those of `span_tensor_names` that a holder of `span` must read as a whole: not the embedding,
+    whose rows can be looked up one by one, unless it is the LM head here too."""
+    names = span_tensor_names(spec, span)
+    is_head_too = spec.tie_embeddings and span.end == spec.num_layers
+    return names if is_head_too else [name for name in names if name != EMBEDDING]
 
 
 def _layer_leaves(spec: ModelSpec) -> list[str]:

@@ -1,6 +1,7 @@
 """Tiny random models made with transformers, and an in-memory source of their weights."""
 
 import hashlib
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,6 +102,19 @@ class MemorySource:
         dtype = DType(str(tensor.dtype).removeprefix("torch."))
         buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy().tobytes())
         return TensorData(name=name, dtype=dtype, shape=tuple(tensor.shape), buffer=buffer)
+
+    def read_rows(self, name: str, rows: Rows[int]) -> TensorData:
+        tensor = self.tensors[name][list(rows)]
+        self.read_bytes += tensor.numel() * tensor.element_size()
+        dtype = DType(str(tensor.dtype).removeprefix("torch."))
+        buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+        return TensorData(name=name, dtype=dtype, shape=tuple(tensor.shape), buffer=buffer)
+
+    def has_rows(self, name: str, rows: Rows[int]) -> bool:
+        return True
+
+    def prefetch_rows(self, name: str, rows: Rows[int]) -> None:
+        return
 
     def close(self) -> None:
         self.is_closed = True
@@ -251,7 +265,7 @@ def make_runner(
     num_slots: int = 512,
     device: Device = CPU,
     gather_decodes: bool | None = None,
-    share_embedding: bool = False,
+    cached_rows: int | None = 64,
 ) -> Runner:
     """A runner that holds `span`."""
     stage = load_stage(
@@ -260,7 +274,7 @@ def make_runner(
         span,
         device,
         num_positions=model.spec.context_tokens_max,
-        share_embedding=share_embedding,
+        cached_rows=cached_rows,
         progress=lambda _done, _total: None,
     )
     pool = KvPool(

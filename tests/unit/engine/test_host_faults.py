@@ -10,6 +10,7 @@ import pytest
 
 from node.engine.held import StepRunner
 from node.engine.host import ThreadedEngineHost
+from node.engine.row_fetcher import FetchDone
 from node.engine.sequence import StepItem
 from node.ports import LoadProgress, SequenceOpen, StageResult, StageWork
 from plait.errors import UnavailableError
@@ -38,6 +39,9 @@ class GatedRunner:
         self.failure: Exception | None = None
         self.freed: list[Hashable] = []
         self.steps: list[list[str]] = []
+        self.is_far = False
+        self.fetches: list[FetchDone] = []
+        self.is_closed = False
 
     def run(self, items: list[StepItem]) -> list[StageResult]:
         self.entered.release()
@@ -52,6 +56,14 @@ class GatedRunner:
 
     def free(self, key: Hashable) -> None:
         self.freed.append(key)
+
+    def prepare(self, work: StageWork, done: FetchDone) -> bool:
+        if self.is_far:
+            self.fetches.append(done)
+        return not self.is_far
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class GatedLoader:

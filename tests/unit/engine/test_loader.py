@@ -6,9 +6,9 @@ import torch
 from node.engine.loader import load_stage
 from node.engine.stage import HeldStage
 from plait.errors import WeightsError
-from plait.models.source import TensorData, span_tensor_names
+from plait.models.source import TensorData, whole_tensor_names
 from plait.types import DType, LayerSpan
-from tests.unit.engine.kit import CPU, KINDS, MemorySource, TinyModel, tiny_model
+from tests.unit.engine.kit import CPU, KINDS, NUM_LAYERS, MemorySource, TinyModel, tiny_model
 
 
 def load(model: TinyModel, source: MemorySource, span: LayerSpan) -> HeldStage:
@@ -18,7 +18,7 @@ def load(model: TinyModel, source: MemorySource, span: LayerSpan) -> HeldStage:
         span,
         CPU,
         num_positions=16,
-        share_embedding=True,
+        cached_rows=8,
         progress=lambda _done, _total: None,
     )
 
@@ -29,8 +29,13 @@ def test_only_the_spans_tensors_are_read_and_held(kind: str, span: LayerSpan) ->
     model = tiny_model(kind)
     source = model.source()
     stage = load(model, source, span)
-    assert sorted(source.read_names) == sorted(span_tensor_names(model.spec, span))
+    assert sorted(source.read_names) == sorted(whole_tensor_names(model.spec, span))
+    assert ("model.embed_tokens.weight" in source.read_names) == (
+        span.end == NUM_LAYERS and model.spec.tie_embeddings
+    )
     expected = model.spec.weight_bytes(span, DType.FLOAT32)
+    if span.start == 0:  # eight rows of the table, and not the table
+        expected -= (model.spec.vocab_size - 8) * model.spec.hidden_size * 4
     if model.spec.qk_norm:  # one row of the norm's weight per head in memory
         heads = model.spec.num_heads + model.spec.num_kv_heads
         expected += len(span) * (heads - 2) * model.spec.head_dim * 4
@@ -47,7 +52,7 @@ def test_progress_ends_at_the_total() -> None:
         LayerSpan(0, 2),
         CPU,
         num_positions=16,
-        share_embedding=True,
+        cached_rows=8,
         progress=lambda done, total: seen.append((done, total)),
     )
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
@@ -94,7 +99,7 @@ class TruncatedSource(MemorySource):
 
 def test_a_truncated_tensor_is_refused() -> None:
     model = tiny_model("llama")
-    with pytest.raises(WeightsError, match="embed_tokens"):
+    with pytest.raises(WeightsError, match=r"layers\.0\.input_layernorm"):
         load(model, TruncatedSource(model.spec, model.source().tensors), LayerSpan(0, 1))
 
 
@@ -104,6 +109,6 @@ def test_half_precision_weights_become_the_computed_dtype(dtype: torch.dtype) ->
     source = model.source()
     source.tensors = {name: t.to(dtype) for name, t in source.tensors.items()}
     stage = load(model, source, LayerSpan(0, 1))
-    assert stage.embedding is not None and stage.embedding.dtype is torch.float32
-    expected = source.tensors["model.embed_tokens.weight"].float()
-    assert torch.equal(stage.embedding, expected)
+    rows = stage.embed(range(model.spec.vocab_size))
+    assert rows.dtype is torch.float32
+    assert torch.equal(rows, source.tensors["model.embed_tokens.weight"].float())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.engine.memory import MemoryPlan, plan_memory, workspace_bytes
+from node.engine.memory import CACHED_ROWS_MAX, MemoryPlan, plan_memory, workspace_bytes
 from plait.errors import OverloadedError
 from plait.types import DType, LayerSpan, ModelSpec
 from tests.unit.engine.kit import tiny_model
@@ -13,6 +13,7 @@ SPEC = replace(
     tiny_model("llama-tied").spec, hidden_size=512, intermediate_size=2048, vocab_size=32_000
 )
 MIB = 1 << 20
+ROW = SPEC.hidden_size * 4
 
 
 def plan(
@@ -36,8 +37,10 @@ def plan(
 
 
 def needed_bytes(span: LayerSpan) -> int:
+    rows_bytes = SPEC.embedding_params * 4 if span.start == 0 and span != SPEC.whole else 0
     return (
         SPEC.weight_bytes(span, DType.FLOAT32)
+        - rows_bytes
         + workspace_bytes(SPEC, span, DType.FLOAT32, 64)
         + 256 * SPEC.kv_bytes_per_token(len(span), DType.FLOAT32)
     )
@@ -56,18 +59,33 @@ def test_what_remains_is_kv_up_to_the_limit() -> None:
     span = LayerSpan(0, 2)
     slot = SPEC.kv_bytes_per_token(2, DType.FLOAT32)
     assert plan(SPEC, span, needed_bytes(span)).kv_tokens == 256
-    assert plan(SPEC, span, needed_bytes(span) + 100 * slot).kv_tokens == 356
+    rows_bytes = CACHED_ROWS_MAX * ROW
+    assert plan(SPEC, span, needed_bytes(span) + rows_bytes + 100 * slot).kv_tokens == 356
     assert plan(SPEC, span, 1 << 40).kv_tokens == 4096
     assert plan(SPEC, span, 1 << 40, kv_tokens_max=100).kv_tokens == 256
 
 
-def test_a_tied_head_is_packed_only_where_a_copy_fits() -> None:
+def test_a_first_stage_keeps_rows_and_not_the_table() -> None:
+    span = LayerSpan(0, 2)
+    roomy = plan(SPEC, span, 1 << 40)
+    assert roomy.cached_rows == CACHED_ROWS_MAX
+    table_bytes = SPEC.embedding_params * 4
+    assert roomy.weight_bytes == (
+        SPEC.weight_bytes(span, DType.FLOAT32) - table_bytes + CACHED_ROWS_MAX * ROW
+    )
+    assert plan(SPEC, LayerSpan(1, 2), 1 << 40).cached_rows is None
+
+
+def test_rows_are_kept_as_far_as_memory_goes() -> None:
+    span = LayerSpan(0, 2)
+    tight = plan(SPEC, span, needed_bytes(span) + 5 * ROW)
+    assert tight.cached_rows == 5 and tight.kv_tokens == 256
+
+
+def test_both_ends_of_a_tied_model_share_the_table() -> None:
     whole = SPEC.whole
-    copy = SPEC.embedding_params * 4
-    tight = plan(SPEC, whole, needed_bytes(whole) + copy - 1)
-    assert tight.share_embedding
-    assert tight.weight_bytes == SPEC.weight_bytes(whole, DType.FLOAT32)
-    roomy = plan(SPEC, whole, needed_bytes(whole) + copy)
-    assert not roomy.share_embedding and roomy.kv_tokens == 256
-    assert roomy.weight_bytes == tight.weight_bytes + copy
-    assert plan(SPEC, whole, 1 << 40, packs=False).weight_bytes == tight.weight_bytes
+    table_once = SPEC.weight_bytes(whole, DType.FLOAT32)
+    packed = plan(SPEC, whole, needed_bytes(whole) + 7 * ROW)
+    assert packed.cached_rows == 7 and packed.weight_bytes == table_once + 7 * ROW
+    plain = plan(SPEC, whole, needed_bytes(whole) + 7 * ROW, packs=False)
+    assert plain.cached_rows is None and plain.weight_bytes == table_once

@@ -79,8 +79,8 @@ def test_three_stages_speak_like_transformers() -> None:
     stages = load_stages(source)
     path = catalogue_folder(config.models_dir(), NAME) / CATALOGUE[NAME].file_name
     shares = [held.read_bytes / path.stat().st_size for _, held in stages]
-    assert shares[1] <= 0.45  # ten layers; the ends also read the embedding, 31 % of the file
-    assert max(shares) <= 0.6
+    assert max(shares[:2]) <= 0.27  # ten layers of thirty; the first stage reads rows as it goes
+    assert shares[2] <= 0.6  # a tied head is the whole embedding, 31 % of the file
     spec = stages[0][0].stage.spec
     sequences = [
         [
