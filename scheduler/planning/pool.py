@@ -16,13 +16,16 @@ from scheduler.planning.search import Found, Pack, Search
 PAIRED_MACHINES_MAX: Final = 48
 """Pools up to this size mix pairs of regions from the start; larger ones with what is left."""
 MIXED_MACHINES_MAX: Final = 16
+EXHAUSTIVE_MACHINES_MAX: Final = 8
+"""Pools up to this size are planned by trying everything, in about a second."""
 FRONT_POINTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """`bound_per_s` is the LP relaxation over the patterns. `worth` says per (kind, region) what
-    one more machine would add at most, `front` (seconds per token alone, tokens/s at most)."""
+    """`bound_per_s` is the LP relaxation over the patterns; the rate itself where everything was
+    tried. `worth` says per (kind, region) what one more machine would add at most, `front`
+    (seconds per token alone, tokens/s at most)."""
 
     chains: tuple[Chain, ...]
     idle: tuple[int, ...]
@@ -43,11 +46,14 @@ def plan_pool(ground: Ground, wish: Wish, *, packer: Pack | None = None) -> Pool
     search = Search(ground, wish, packer)
     found: list[Found] = []
     patterns: list[Pattern] = []
+    is_exhaustive = len(free) <= EXHAUSTIVE_MACHINES_MAX
     for own, scopes in _blocks(classes, _scopes(classes, len(free)), len(free)):
         made = make_patterns(ground, own, scopes, wish)
-        if made:
+        if is_exhaustive:
+            found.append(search.exhausted(own, made))
+        elif made:
             found.append(search.best(own, made))
-            patterns += _renumbered(made, own, classes)
+        patterns += _renumbered(made, own, classes)
     chains = [chain for block in found for chain in block.chains]
     left = _left(free, chains)
     while left and (more := _further(ground, wish, search, left)):

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler.planning.assign import Chain, assign, finish
+from scheduler.planning.exact import plan_exactly
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.kinds import EXACT_MACHINES_MAX, MachineClass, cut
-from scheduler.planning.pack import NoSolverError, Packing, greedy_packing, pack
+from scheduler.planning.pack import NoSolverError, Packing, greedy_packing, pack, relax
 from scheduler.planning.patterns import Pattern
 from scheduler.planning.pricing import generate
 from scheduler.planning.table import make_table
@@ -95,6 +96,25 @@ class Search:
             bound=generated.lp_bound,
             solver=packing.solver,
             status=packing.status,
+        )
+
+    def exhausted(self, classes: Sequence[MachineClass], patterns: Sequence[Pattern]) -> Found:
+        """The best plan of a few machines, all of them in `classes`; only its prices need a
+        solver."""
+        chains = plan_exactly(self._ground, self._wish)
+        worth: Worth = {}
+        try:
+            worth = self._worth(
+                classes, relax(patterns, classes, time_limit_s=self._wish.time_limit_s)[1]
+            )
+        except NoSolverError as error:
+            self.warnings.append(f"what one more node adds is unknown: {error}")
+        return Found(
+            chains=chains,
+            bound=_rate(chains),
+            worth=worth,
+            solver="exhaustive",
+            status="optimal",
         )
 
     def plain(self, classes: Sequence[MachineClass], patterns: Sequence[Pattern]) -> list[Chain]:

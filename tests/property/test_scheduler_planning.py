@@ -70,10 +70,7 @@ def exhaustive(ground: Ground) -> float:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), num_nodes=st.integers(1, 6))
-def test_small_pools_are_planned_nearly_as_well_as_exhaustive_search(
-    seed: int, num_nodes: int
-) -> None:
-    """3 of 431 drawn pools were planned below the best, the worst at 0.969 of it."""
+def test_small_pools_are_planned_as_well_as_exhaustive_search(seed: int, num_nodes: int) -> None:
     ground = draw_ground(seed, num_nodes, SHORT)
     best = exhaustive(ground)
     try:
@@ -82,13 +79,12 @@ def test_small_pools_are_planned_nearly_as_well_as_exhaustive_search(
         assert best == 0.0
         return
     assert pool_violations(ground, plan) == []
-    assert plan.rate_per_s >= best * 0.95
+    assert plan.rate_per_s >= best * 0.9999
     assert plan.bound_per_s >= plan.rate_per_s
 
 
-@pytest.mark.xfail(strict=True, reason="orders and splits of a column are not all tried")
 @pytest.mark.parametrize(("seed", "num_nodes"), [(706, 5), (17, 4), (26, 5)])
-def test_known_small_pools_are_planned_as_well_as_exhaustive_search(
+def test_pools_whose_best_order_is_unusual_are_planned_as_well_as_exhaustive_search(
     seed: int, num_nodes: int
 ) -> None:
     ground = draw_ground(seed, num_nodes, SHORT)

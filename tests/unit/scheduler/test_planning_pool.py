@@ -12,7 +12,7 @@ from scheduler.planning.ground import Wish
 from scheduler.planning.kinds import MachineClass
 from scheduler.planning.pack import NoSolverError, Packing, greedy_packing
 from scheduler.planning.patterns import Pattern
-from scheduler.planning.pool import plan_pool
+from scheduler.planning.pool import EXHAUSTIVE_MACHINES_MAX, plan_pool
 from tests.unit.scheduler.grounds import draw_ground, model
 
 
@@ -22,7 +22,7 @@ def test_a_plan_passes_the_check_and_is_below_its_bound(num_nodes: int) -> None:
     plan = plan_pool(ground, Wish())
     assert plan.chains
     assert pool_violations(ground, plan) == []
-    assert plan.solver == "highs"
+    assert plan.solver == ("exhaustive" if num_nodes <= EXHAUSTIVE_MACHINES_MAX else "highs")
 
 
 def test_the_same_question_has_the_same_answer() -> None:
