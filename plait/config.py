@@ -7,7 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
-from plait.errors import ConfigError
+from plait.errors import ConfigError, plain_cause
 
 
 def home_dir() -> Path:
@@ -50,8 +50,11 @@ class ClientProfile:
                 f"no client profile at {source}: start `plait coordinator` on this machine, or "
                 "give address, API key and CA (PLAIT_ADDRESS, PLAIT_API_KEY, PLAIT_CA)"
             ) from None
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"the client profile at {source} cannot be read: {error}") from error
+        except (OSError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the client profile at {source} cannot be read: {plain_cause(error)}; "
+                "`plait coordinator` on this machine writes it anew"
+            ) from error
 
     def save(self, path: Path | None = None) -> Path:
         """Write the profile, readable by its owner only."""

@@ -18,7 +18,10 @@ PlaitError
     └── CancelledByClientError   the client went away
 """
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+CAUSE_CHARS_MAX: Final = 200
 
 
 class PlaitError(Exception):
@@ -138,3 +141,19 @@ class CancelledByClientError(ServiceError):
     """The client went away or asked to stop."""
 
     reason = "cancelled"
+
+
+def plain_cause(error: BaseException) -> str:
+    """Why something failed, to end a sentence with: the operating system's words where it is at
+    the bottom (without number and path, which are for programs), else the error's first line."""
+    below: BaseException | None = error
+    for _ in range(8):  # a chain may be a circle
+        if below is None:
+            break
+        if isinstance(below, OSError) and below.strerror:
+            if below.errno is not None and below.errno < 0:  # of the resolver, not of the system
+                return "this machine's DNS does not know that name, or there is no network"
+            return below.strerror[0].lower() + below.strerror[1:]
+        below = below.__cause__ or below.__context__
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return re.sub(r"\[Errno -?\d+\] ?", "", line)[:CAUSE_CHARS_MAX]

@@ -119,6 +119,8 @@ def run(
 def _run(config: "CoordinatorConfig") -> None:
     import asyncio
 
+    # The first line before the libraries, which take seconds.
+    typer.echo(f"plait coordinator: starting, to serve {', '.join(config.models)}", err=True)
     from coordinator.main import run_until_signal
 
     asyncio.run(run_until_signal(config, announce=_announce))

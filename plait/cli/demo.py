@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.text import Text
 
 from plait.cli.extras import needs
@@ -51,6 +52,8 @@ def demo(
         raise ConfigError("--prompt is empty")
     needs("coordinator", "node")
     _turn_signals_into_interrupts()
+    # The first line before the libraries, which take seconds.
+    console.print(f"[dim]plait demo: {escape(model)} over {nodes} nodes on this machine[/]")
     spec = _pull(model)
     home = Path(tempfile.mkdtemp(prefix="plait-demo-"))
     code = 0
@@ -83,18 +86,19 @@ def _run(
     max_tokens: int,
     keep: bool,
 ) -> None:
+    began_s = time.perf_counter()
+    console.print("[dim]starting the coordinator[/]")
     from plait.cli.demo_view import nodes_table
     from plait.cli.local_network import NodePlan, is_ready, local_network
 
     memory_bytes = memory_cap_bytes(spec, num_nodes)
-    began_s = time.perf_counter()
     options = ("--kv-tokens", str(KV_TOKENS))
-    console.print(f"[dim]starting a coordinator and {num_nodes} nodes on this machine[/]")
     with (
         local_network(home=home, model=model, num_nodes=num_nodes, options=options) as network,
         _stopping(),
     ):
-        console.print(f"[dim]coordinator up, network {network.view().network_id}[/]")
+        up = f"coordinator up, network {network.view().network_id}; starting {num_nodes} nodes"
+        console.print(f"[dim]{up}[/]")
         for number in range(1, num_nodes + 1):
             network.start_node(NodePlan(name=f"node {number}", memory_bytes=memory_bytes))
         with Live(console=console, refresh_per_second=8, transient=True) as live:

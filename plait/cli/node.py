@@ -189,6 +189,8 @@ def _run(config: "NodeConfig") -> int:
     from plait.cli.node_view import NodeScreen
 
     console = Console(stderr=True, highlight=False)
+    # The first line before the engine's libraries, which take seconds.
+    console.print("[dim]plait node: starting; loading the engine takes a few seconds[/]")
     with NodeScreen(console) as screen:
         leaving = asyncio.run(_join_and_serve(config, screen.show))
     if leaving.code != 0:

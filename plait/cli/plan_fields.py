@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from plait.errors import ConfigError
+from plait.errors import ConfigError, plain_cause
 
 Table = Mapping[str, object]
 
@@ -15,9 +15,24 @@ def read_table(path: Path) -> Table:
     """The file's top table, TOML or JSON by its ending. Raises ConfigError."""
     try:
         text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no file {path}; examples/pool.toml is one to begin with, "
+            "docs/scheduling.md lists the fields"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"the pool {path} cannot be read: {plain_cause(error)}; name a TOML or JSON file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text (byte {error.start}): name a TOML or JSON file"
+        ) from None
+    try:
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the pool {path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        form = "JSON" if path.suffix == ".json" else "TOML"
+        raise ConfigError(f"{path} is not {form}: {plain_cause(error)}") from error
     if not isinstance(table, dict):
         raise ConfigError(f"the pool {path} is not a table")
     return table

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from plait.errors import ConfigError
+from plait.errors import ConfigError, plain_cause
 
 
 def read_private(path: Path) -> bytes:
@@ -31,8 +31,16 @@ def read_private(path: Path) -> bytes:
 
 
 def private_dir(path: Path) -> Path:
-    """Create a folder, mode 0700, or close an existing one to group and others."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        path.chmod(0o700)
+    """Create a folder, mode 0700, or close an existing one to group and others.
+
+    Raises ConfigError where that cannot be.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o700)
+    except FileExistsError:
+        raise ConfigError(f"{path} is a file, not a folder: name another") from None
+    except OSError as error:
+        raise ConfigError(f"the folder {path} cannot be used: {plain_cause(error)}") from error
     return path

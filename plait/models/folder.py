@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from plait.errors import ModelError, WeightsError
+from plait.errors import ModelError, WeightsError, plain_cause
 from plait.models.bytestore import PICKLE_HELP, ByteStore, FileStore
 from plait.models.fields import Fields
 from plait.models.hf_config import spec_from_config
@@ -30,7 +30,7 @@ def read_json(path: Path) -> Fields:
         raise ModelError(f"there is no {path.name} in {path.parent}") from None
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{path} cannot be read: {error}", reason="model_config_invalid"
+            f"{path} cannot be read: {plain_cause(error)}", reason="model_config_invalid"
         ) from error
     if not isinstance(content, dict):
         raise ModelError(f"{path} is not a JSON object", reason="model_config_invalid")

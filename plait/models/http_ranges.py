@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from plait.errors import ModelError, WeightsError
+from plait.errors import ModelError, WeightsError, plain_cause
 
 NUM_TRIES: Final = 5
 _BACKOFF_S: Final = 0.5
@@ -75,7 +75,7 @@ class RangeClient:
             except _RetryLater as later:
                 wait_s, cause = later.wait_s, str(later)
             except httpx.TransportError as error:
-                cause = str(error) or type(error).__name__
+                cause = plain_cause(error)
             else:
                 return
             num_failures += 1

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from plait.errors import ModelError, WeightsError
+from plait.errors import ModelError, WeightsError, plain_cause
 from plait.models.disk import storing, write_small
 from plait.models.http_ranges import RemoteFile
 from plait.models.records import FileRecord
@@ -176,19 +176,20 @@ def _hub_errors(hub: Hub, revision: str) -> Iterator[None]:
             "not open it"
         ) from error
     except HFValidationError as error:
-        raise ModelError(f"{what} is not a name that the hub knows: {error}") from error
+        raise ModelError(
+            f"{what} is not a name that the hub knows: {plain_cause(error)}"
+        ) from error
     except LocalEntryNotFoundError as error:
         raise _unreachable(hub, what, error) from error
     except EntryNotFoundError as error:
-        raise ModelError(f"{what} lacks a file: {error}") from error
+        raise ModelError(f"{what} lacks a file: {plain_cause(error)}") from error
     except (_HTTPError, ConnectionError, TimeoutError) as error:
         raise _unreachable(hub, what, error) from error
 
 
 def _unreachable(hub: Hub, what: str, error: Exception) -> WeightsError:
-    said = (str(error).splitlines() or [type(error).__name__])[0][:200]
     return WeightsError(
-        f"{hub.endpoint} could not be asked for {what}: {said}; if the network is the trouble, "
-        "pull the model elsewhere and name its folder",
+        f"{hub.endpoint} could not be asked for {what}: {plain_cause(error)}. Is this machine "
+        "online? A model that was pulled elsewhere can be named by its folder",
         reason="weights_unavailable",
     )

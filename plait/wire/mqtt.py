@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import aiomqtt
 
-from plait.errors import ConfigError
+from plait.errors import ConfigError, plain_cause
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 KEEPALIVE_S: Final = 3
@@ -87,7 +87,8 @@ class BrokerAddress:
             if self.certificate_path is not None:
                 context.load_cert_chain(self.certificate_path, self.key_path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"the broker's TLS files cannot be used: {error}") from error
+            why = plain_cause(error)
+            raise ConfigError(f"the broker's TLS files cannot be used: {why}") from error
         return context
 
 
