@@ -13,7 +13,7 @@ import typer
 
 from plait.cli.extras import needs
 from plait.clock import SystemClock
-from plait.errors import ConfigError
+from plait.errors import ConfigError, plain_cause
 
 if TYPE_CHECKING:
     from plait.cli.plan_fields import Table
@@ -199,7 +199,7 @@ def _write(path: Path | None, content: dict[str, object]) -> None:
     try:
         path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
+        raise ConfigError(f"--out {path} cannot be written: {plain_cause(error)}") from error
 
 
 def plan_json(plan: "Allocation") -> dict[str, object]:
