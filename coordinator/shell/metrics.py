@@ -1,5 +1,6 @@
 """Prometheus: the snapshot's figures at /metrics, for whoever has an admin key."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from coordinator.core.view import NetworkView
 from coordinator.ports import KeyStore, TelemetryReader, ViewSource
 from plait.errors import AuthenticationError
+from plait.wire.telemetry import PresenceState
 
 COUNTERS: Final = (
     ("requests_submitted", "Requests accepted"),
@@ -66,6 +68,13 @@ class _Collector:
             for reason, count in health.dropped:
                 dropped.add_metric([reason], count)
             yield dropped
+            presence = Counter(node.presence for node in self._telemetry.nodes())
+            nodes = GaugeMetricFamily(
+                "plait_telemetry_nodes", "Nodes by their last presence", labels=["presence"]
+            )
+            for state in PresenceState:
+                nodes.add_metric([state.value], presence[state])
+            yield nodes
 
 
 def metrics_router(

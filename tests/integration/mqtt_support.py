@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import random
+import re
 import shutil
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-
-import pytest
 
 from coordinator.shell.telemetry import TelemetrySubscriber
 from coordinator.shell.telemetry_view import TelemetryView
@@ -21,10 +20,12 @@ from plait.crypto.certificates import key_to_pem, make_csr, new_tls_key
 from plait.types import LayerSpan, NodeId
 from plait.wire.mqtt import BrokerAddress
 from plait.wire.telemetry import TelemetryReading, default_prefix
+from tests.kit.tools import needs
 
 PREFIX = default_prefix("0123456789abcdef")
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+needs_mosquitto = needs(MOSQUITTO, "Mosquitto", "mosquitto")
+SHIPPED = Path(__file__).parents[2] / "docker" / "mosquitto"
 
 
 class FakeSource:
@@ -52,13 +53,6 @@ async def until(is_true: Callable[[], bool], *, limit_s: float = 10.0) -> float:
         while not is_true():  # noqa: ASYNC110 - any condition, not only ours
             await asyncio.sleep(0.005)
     return loop.time() - start_s
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def publisher(
@@ -132,6 +126,19 @@ async def mosquitto(
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         await process.wait()
+
+
+def shipped(certificates: Path) -> tuple[str, ...]:
+    """The shipped configuration over the papers in a folder, with this machine's paths and no
+    disk."""
+    text = (SHIPPED / "mosquitto.conf").read_text("utf-8")
+    text = text.replace("/mosquitto/certs", str(certificates))
+    text = text.replace("/mosquitto/config", str(SHIPPED))
+    return tuple(
+        line
+        for line in text.splitlines()
+        if line and not re.match(r"#|listener |persistence|autosave|log_", line)
+    )
 
 
 def _answers(port: int) -> bool:

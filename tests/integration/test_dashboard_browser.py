@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.integration.mqtt_support import free_port
+from tests.kit.tools import free_port, needs
 from tests.unit.dashboard.fakes import ADMIN_KEY
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -30,9 +30,10 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+needs_chromium = needs(CHROMIUM, "Chromium", "chromium")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    needs_chromium,
     pytest.mark.asyncio(loop_scope="module"),
 ]
 

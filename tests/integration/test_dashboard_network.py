@@ -14,39 +14,28 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from plait.cli.demo import KV_TOKENS, memory_cap_bytes
-from plait.cli.local_network import LocalNetwork, NodePlan, local_network
-from tests.integration.test_dashboard_browser import ARTIFACTS, CHROMIUM, FLAGS
+from plait.cli.local_network import LocalNetwork
+from tests.integration.test_dashboard_browser import ARTIFACTS, CHROMIUM, FLAGS, needs_chromium
+from tests.kit.network import serving_network
 from tests.kit.tiny_model import write_tiny_model
 
 NAMES = ("node 1", "node 2", "node 3")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 def test_a_running_network_is_seen_by_browser_and_terminal(tmp_path: Path) -> None:
     spec = write_tiny_model(tmp_path / "tiny")
-    with local_network(
-        home=tmp_path,
-        model=str(tmp_path / "tiny"),
-        num_nodes=len(NAMES),
-        options=("--kv-tokens", str(KV_TOKENS)),
-    ) as network:
-        for name in NAMES:
-            memory_bytes = memory_cap_bytes(spec, len(NAMES))
-            network.start_node(NodePlan(name=name, memory_bytes=memory_bytes))
-        network.wait(
-            lambda view: sum(node.state == "serving" for node in view.nodes) == len(NAMES),
-            timeout_s=90,
-            what="three serving nodes",
-        )
-        with _traffic(network, spec.model_id), _page() as page:
-            _sign_in(page, network)
-            _watch_counters(page)
-            _compare_with_terminal(network)
-            _kill_and_see_the_will(page, network)
+    with (
+        serving_network(
+            tmp_path, str(tmp_path / "tiny"), spec, num_stages=len(NAMES), telemetry=()
+        ) as network,
+        _traffic(network, spec.model_id),
+        _page() as page,
+    ):
+        _sign_in(page, network)
+        _watch_counters(page)
+        _compare_with_terminal(network)
+        _kill_and_see_the_will(page, network)
 
 
 def _sign_in(page: Page, network: LocalNetwork) -> None:
@@ -65,7 +54,7 @@ def _watch_counters(page: Page) -> None:
     counter = page.locator("[data-counter=tokens_generated]")
     for _ in range(3):
         expect(counter).not_to_have_text(counter.inner_text())
-    expect(page.locator("#requests .route li").first).to_be_visible()
+    expect(page.locator("#requests .route").first.locator("li")).to_have_count(len(NAMES))
     ARTIFACTS.mkdir(exist_ok=True)
     page.screenshot(path=ARTIFACTS / "dashboard-network.png", full_page=True)
 

@@ -119,7 +119,7 @@ def test_a_client_killed_mid_stream_frees_the_kv_on_every_node_within_a_second(
     ca = tmp_path / "ca.pem"
     ca.write_text(profile.ca_pem)
     command = [sys.executable, "-m", leaving_client.__name__]
-    arguments = [profile.address, profile.api_key, str(ca)]
+    arguments = [profile.address, profile.api_key, str(ca), "400"]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"streaming\n"

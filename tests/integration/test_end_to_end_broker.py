@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from plait.cli.local_network import LocalNetwork
-from tests.integration.mqtt_support import MOSQUITTO, free_port, needs_mosquitto
+from tests.integration.mqtt_support import MOSQUITTO, needs_mosquitto
 from tests.kit.network import client_of, serving_network
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.tools import free_port
 from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, needs_mosquitto]

@@ -20,14 +20,12 @@ from plait.crypto.authority import CertificateAuthority
 from plait.crypto.tokens import JoinToken
 from plait.errors import AuthenticationError, UnavailableError
 from plait.types import NodeId
+from tests.kit.tools import needs, without
 from tests.kit.wait import until_sync
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 CA = CertificateAuthority.create(ManualClock())
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed"),
-]
+pytestmark = [pytest.mark.slow, needs(PROGRAMS, "PostgreSQL", "postgresql")]
 
 
 def user() -> str | None:
@@ -39,7 +37,7 @@ def user() -> str | None:
 def postgres() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The URL of an empty database, and the process behind it."""
     if user() is not None and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
-        pytest.skip("there is no user to run PostgreSQL as")
+        pytest.skip(without("a user named postgres", "postgresql"))
     folder = Path(tempfile.mkdtemp(prefix="plait-postgres-"))
     if user() is not None:
         shutil.chown(folder, "postgres")

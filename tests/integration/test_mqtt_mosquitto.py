@@ -14,7 +14,6 @@ from plait.wire.telemetry import TopicKind, node_topic
 from tests.integration.mqtt_support import (
     PREFIX,
     Papers,
-    free_port,
     listening,
     mosquitto,
     needs_mosquitto,
@@ -24,6 +23,7 @@ from tests.integration.mqtt_support import (
     running,
     until,
 )
+from tests.kit.tools import free_port
 
 pytestmark = [pytest.mark.slow, needs_mosquitto]
 CONFIG = Path(__file__).parents[2] / "docker" / "mosquitto"

@@ -1,7 +1,6 @@
 """The coordinator reads an operator's Mosquitto that runs from the papers it wrote for it."""
 
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,16 @@ from plait.types import NodeId
 from plait.wire.mqtt import BrokerAddress
 from tests.integration.mqtt_support import (
     FakeSource,
-    free_port,
     mosquitto,
     needs_mosquitto,
     presence,
     running,
+    shipped,
     until,
 )
+from tests.kit.tools import free_port
 
 pytestmark = [pytest.mark.slow, needs_mosquitto]
-SHIPPED = Path(__file__).parents[2] / "docker" / "mosquitto"
 NODE = NodeId("nabc")
 
 
@@ -74,16 +73,4 @@ def node_of(authority: Authority, folder: Path, port: int, prefix: str) -> Telem
         clock=SystemClock(),
         rng=random.Random(2),
         interval_s=0.1,
-    )
-
-
-def shipped(certificates: Path) -> tuple[str, ...]:
-    """The shipped configuration, with this machine's paths and no disk."""
-    text = (SHIPPED / "mosquitto.conf").read_text("utf-8")
-    text = text.replace("/mosquitto/certs", str(certificates))
-    text = text.replace("/mosquitto/config", str(SHIPPED))
-    return tuple(
-        line
-        for line in text.splitlines()
-        if line and not re.match(r"#|listener |persistence|autosave|log_", line)
     )

@@ -1,6 +1,5 @@
 """A node as its owner meets it: a process that joins, serves, is stopped and comes back."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -26,10 +25,7 @@ PROMPT = [5, 6, 7]
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     """A coordinator of a tiny model; nodes come and go."""
     home = tmp_path_factory.mktemp("node-process")
-    write_tiny_model(home / "tiny")
-    config = home / "tiny" / "config.json"
-    shape = json.loads(config.read_text("utf-8"))
-    config.write_text(json.dumps({**shape, "max_position_embeddings": CONTEXT}), "utf-8")
+    write_tiny_model(home / "tiny", context_tokens=CONTEXT)
     options = ("--no-mqtt", "--kv-tokens", str(CONTEXT))
     with local_network(
         home=home, model=str(home / "tiny"), num_nodes=1, options=options

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import openai
@@ -17,15 +18,20 @@ pytestmark = pytest.mark.slow
 ASK: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "Name three colours, separated by commas."}
 ]
+NUM_NODES = 3
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def client(smollm_network: LocalNetwork) -> OpenAI:
+def client(smollm_network: LocalNetwork) -> Iterator[OpenAI]:
+    """The package on the real door. Whatever it was answered came through all three nodes."""
     profile = smollm_network.profile
-    return OpenAI(
+    yield OpenAI(
         base_url=f"{profile.http_url}/v1", api_key=profile.api_key, max_retries=0, timeout=60
     )
+    routes = [request.route for request in smollm_network.view().requests if request.route]
+    assert routes
+    assert {len(route) for route in routes} == {NUM_NODES}
 
 
 def test_chat_usage_and_stream_agree(client: OpenAI) -> None:
@@ -106,23 +112,26 @@ def test_refusals_come_from_the_real_network_too(client: OpenAI) -> None:
 @pytest.mark.parametrize("name", ["ask.py", "stream.py", "openai_client.py"])
 def test_the_examples_run(smollm_network: LocalNetwork, name: str) -> None:
     done = _run(smollm_network, [str(EXAMPLES / name)])
-    assert len(done.splitlines()[0]) > 10
+    assert len(done.stdout.splitlines()[0]) > 10
 
 
 def test_ask_prints_the_chain(smollm_network: LocalNetwork) -> None:
     arguments = ["-m", "plait.cli.main", "ask", "Why is the sky blue?", "--max-tokens", "8", "-v"]
-    assert _run(smollm_network, arguments).strip()
+    done = _run(smollm_network, arguments)
+    assert done.stdout.strip()
+    for number in range(1, NUM_NODES + 1):
+        assert f"node {number} [" in done.stderr
 
 
 def test_the_status_of_the_sdk_is_the_networks(smollm_network: LocalNetwork) -> None:
     with client_of(smollm_network) as client:
         status = client.status()
-    assert status.num_nodes_serving == 3
+    assert status.num_nodes_serving == NUM_NODES
     assert [model.model for model in status.models] == [SMOLLM]
     assert status.models[0].is_ready
 
 
-def _run(network: LocalNetwork, arguments: list[str]) -> str:
+def _run(network: LocalNetwork, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
     profile = network.profile
     environment = {
         **os.environ,
@@ -140,4 +149,4 @@ def _run(network: LocalNetwork, arguments: list[str]) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done

@@ -1,4 +1,5 @@
-"""A client process that streams until it is killed: ADDRESS, API_KEY and a CA file in argv.
+"""A client process that streams until it is killed: ADDRESS, API_KEY, a CA file and a
+number of tokens in argv.
 
 Writes one line once the first token is here.
 """
@@ -9,9 +10,9 @@ from plait.sdk import Client
 
 
 def main() -> None:
-    address, api_key, ca_path = sys.argv[1:4]
+    address, api_key, ca_path, num_tokens = sys.argv[1:5]
     with Client(address, api_key, ca_path) as client:
-        stream = client.stream("Once upon a time", max_tokens=400, ignore_eos=True)
+        stream = client.stream("Once upon a time", max_tokens=int(num_tokens), ignore_eos=True)
         for number, _ in enumerate(stream):
             if number == 0:
                 sys.stdout.write("streaming\n")

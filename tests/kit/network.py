@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coordinator.core.view import NetworkView
-from plait.cli.demo import KV_TOKENS, memory_cap_bytes
 from plait.cli.local_network import LocalNetwork, NodePlan, local_network
 from plait.models import load_spec, pull, resolve
 from plait.sdk import Client
 from plait.types import ModelSource, ModelSpec
+from tests.kit.memory import cap_for_stages
 
 SMOLLM: str = "smollm2-135m-instruct"
 SERVE_S = 120.0
+KV_TOKENS = 1_024
+"""Slots that coordinators ask of every stage; a shorter context needs no more than its length."""
 
 
 def smollm() -> tuple[ModelSource, ModelSpec]:
@@ -33,12 +35,13 @@ def serving_network(
     num_spares: int = 0,
     telemetry: tuple[str, ...] = ("--no-mqtt",),
 ) -> Iterator[LocalNetwork]:
-    """A network in which all nodes serve. Memory is capped so that a chain needs `num_stages` of
-    them; `num_spares` join a running network, so they hold layers that others hold already.
-    `telemetry` are the coordinator's options for its broker."""
+    """A network in which all nodes serve. Memory is capped so that every chain needs `num_stages`
+    of them; `num_spares` join a running network, so they hold layers that others hold already.
+    `telemetry` are the coordinator's options for its broker. Asserts before the block begins that a
+    route takes `num_stages` nodes."""
     options = ("--kv-tokens", str(KV_TOKENS), *telemetry)
     with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
-        cap = memory_cap_bytes(spec, num_stages)
+        cap = cap_for_stages(spec, num_stages, KV_TOKENS)
         for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
             for number in range(first, first + count):
                 network.start_node(NodePlan(name=f"node {number}", memory_bytes=cap))
@@ -48,6 +51,9 @@ def serving_network(
                 timeout_s=SERVE_S,
                 what=f"{expected} serving nodes",
             )
+        with client_of(network) as client:
+            answer = client.generate([1], max_tokens=2, ignore_eos=True)
+        assert len(answer.route) == num_stages, answer.route
         yield network
 
 

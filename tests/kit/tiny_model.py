@@ -22,7 +22,6 @@ CONFIG = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "vocab_size": VOCAB_SIZE,
-    "max_position_embeddings": 512,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
@@ -36,10 +35,11 @@ TEMPLATE = (
 )
 
 
-def write_tiny_model(folder: Path, *, seed: int = 7) -> ModelSpec:
+def write_tiny_model(folder: Path, *, seed: int = 7, context_tokens: int = 512) -> ModelSpec:
     """Weights, configuration, tokenizer (a token per byte, 256 ends) and chat template."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    config = {**CONFIG, "max_position_embeddings": context_tokens}
+    (folder / "config.json").write_text(json.dumps(config))
     settings = {"chat_template": TEMPLATE, "eos_token": "<eos>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     _tokenizer().save(str(folder / "tokenizer.json"))

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.shell.metrics import metrics_router
 from coordinator.shell.telemetry_view import TelemetryView
 from plait.clock import ManualClock
+from plait.wire.telemetry import Presence, PresenceState, encode_presence
 from tests.unit.dashboard.fakes import ADMIN_KEY, CLIENT_KEY, FakeKeys, FakeViews
 
 
@@ -15,6 +16,9 @@ async def ask(authorization: str) -> httpx.Response:
     app = FastAPI()
     telemetry = TelemetryView(prefix="p", clock=ManualClock())
     telemetry.take("elsewhere", b"{}")
+    for node_id, state in (("na", PresenceState.LOST), ("nb", PresenceState.ONLINE)):
+        presence = Presence(state=state, incarnation=1, connection=1)
+        telemetry.take(f"p/node/{node_id}/presence", encode_presence(presence))
     app.include_router(metrics_router(views=FakeViews(), telemetry=telemetry, keys=FakeKeys()))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://plait.test") as client:
@@ -34,7 +38,9 @@ async def test_figures_are_those_of_the_snapshot() -> None:
     assert samples["plait_model_replicas_min", ("smollm2-135m-instruct",)] == 1
     assert samples["plait_node_stage_ms", ("lab-4090", "nabcdefgh00000001")] == 6.1
     assert samples["plait_telemetry_dropped_total", ("topic_foreign",)] == 1
-    assert samples["plait_telemetry_messages_total", ()] == 1
+    assert samples["plait_telemetry_messages_total", ()] == 3
+    assert samples["plait_telemetry_nodes", ("lost",)] == 1
+    assert samples["plait_telemetry_nodes", ("left",)] == 0
 
 
 @pytest.mark.parametrize(
