@@ -60,6 +60,7 @@ def load_stage(
             embedding = TableEmbedding(table)
     if span.start == 0 and embedding is None:
         embedding = RowEmbedding(source, spec, device, cached_rows=cached_rows or 0)
+        embedding([0])  # what cannot be read at all is refused now
     return HeldStage(
         spec=spec,
         span=span,

@@ -46,6 +46,11 @@ class RowFetcher:
         except queue.Full:  # it is not idle
             return
 
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end, after `close`."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
     def _run(self) -> None:
         while not self._is_closed:
             asked = self._waiting.get()

@@ -299,3 +299,53 @@ def test_dropping_returns_what_waits() -> None:
     assert [w.request_id for w in batcher.drop()] == ["a"]
     assert not batcher.has_work and batcher.kv_tokens_reserved == 0
     assert not batcher.submit(work(position=1))
+
+
+def test_a_work_set_aside_holds_back_its_sequence_and_nobody_else() -> None:
+    batcher = make_batcher()
+    batcher.open(opened("a"))
+    batcher.open(opened("b"))
+    first = work("a", 0, (1, 2))
+    batcher.submit(first)
+    batcher.set_aside(first)
+    batcher.submit(work("a", 2))
+    assert not batcher.has_work
+    assert taken_names(batcher) == []
+    batcher.submit(work("b", 0))
+    assert batcher.has_work
+    assert taken_names(batcher) == [("b", 0)]
+    assert not batcher.has_work and batcher.queue_tokens == 3
+    batcher.resume(first)
+    assert batcher.has_work
+    assert taken_names(batcher) == [("a", 0)]
+    assert taken_names(batcher) == [("a", 2)]
+    assert batcher.queue_tokens == 0 and not batcher.has_work
+
+
+def test_an_abandoned_work_takes_its_sequences_later_ones_along() -> None:
+    batcher = make_batcher()
+    batcher.open(opened("a"))
+    batcher.open(opened("b"))
+    works = [work("a", 0, (1, 2)), work("a", 2)]
+    for queued in works:
+        batcher.submit(queued)
+    batcher.set_aside(works[0])
+    batcher.submit(work("b", 0))
+    assert batcher.abandon(works[0]) == works
+    assert batcher.abandon(works[0]) == []
+    assert batcher.queue_tokens == 1
+    assert taken_names(batcher) == [("b", 0)]
+    assert batcher.expects_more()  # neither has anything queued now
+    batcher.close(RequestId("a"), 1)
+    batcher.resume(works[0])
+    assert batcher.num_sequences == 1 and not batcher.has_work
+
+
+def test_closing_forgets_what_was_set_aside() -> None:
+    batcher = make_batcher()
+    batcher.open(opened("a"))
+    waiting = work("a", 0)
+    batcher.submit(waiting)
+    batcher.set_aside(waiting)
+    batcher.close(RequestId("a"), 1)
+    assert batcher.abandon(waiting) == [] and batcher.queue_tokens == 0

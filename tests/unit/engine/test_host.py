@@ -97,8 +97,9 @@ async def test_a_prompt_becomes_transformers_tokens() -> None:
     async with running() as stage:
         held = await stage.load(stage.model.spec.whole)
         assert (held.allocation_epoch, held.kv_tokens_max) == (3, 256)
-        table_bytes = stage.model.spec.embedding_params * 4
-        assert held.read_bytes == held.weight_bytes - table_bytes > 0  # kept rows: all 97
+        row_bytes = stage.model.spec.hidden_size * 4
+        kept_bytes = stage.model.spec.vocab_size * row_bytes  # room for all, of which one is read
+        assert held.read_bytes == held.weight_bytes - kept_bytes + row_bytes > 0
         stage.engine.open(opened("a", held.span))
         text = [5, 6, 7]
         stage.engine.submit(work("a", 0, text))

@@ -13,7 +13,7 @@ from node.engine.host import ThreadedEngineHost
 from node.engine.row_fetcher import FetchDone
 from node.engine.sequence import StepItem
 from node.ports import LoadProgress, SequenceOpen, StageResult, StageWork
-from plait.errors import UnavailableError
+from plait.errors import OverloadedError, UnavailableError
 from plait.models.source import TensorSource
 from plait.types import (
     DType,
@@ -40,6 +40,7 @@ class GatedRunner:
         self.freed: list[Hashable] = []
         self.steps: list[list[str]] = []
         self.is_far = False
+        self.refusal: OverloadedError | None = None
         self.fetches: list[FetchDone] = []
         self.is_closed = False
 
@@ -58,6 +59,8 @@ class GatedRunner:
         self.freed.append(key)
 
     def prepare(self, work: StageWork, done: FetchDone) -> bool:
+        if self.refusal is not None:
+            raise self.refusal
         if self.is_far:
             self.fetches.append(done)
         return not self.is_far

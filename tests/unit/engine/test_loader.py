@@ -1,5 +1,7 @@
 """A span reads its own tensors and no others, and refuses what is broken, by name."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -56,7 +58,8 @@ def test_progress_ends_at_the_total() -> None:
         progress=lambda done, total: seen.append((done, total)),
     )
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (source.read_bytes, source.read_bytes)
+    whole_bytes = source.read_bytes - model.spec.hidden_size * 4  # and one row of the embedding
+    assert seen[-1] == (whole_bytes, whole_bytes)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -95,6 +98,20 @@ class TruncatedSource(MemorySource):
     def read(self, name: str) -> TensorData:
         whole = super().read(name)
         return TensorData(name=name, dtype=whole.dtype, shape=whole.shape, buffer=whole.buffer[:-1])
+
+
+class RowlessSource(MemorySource):
+    """Gives one byte less than a row has."""
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
+        whole = super().read_rows(name, rows)
+        return TensorData(name=name, dtype=whole.dtype, shape=whole.shape, buffer=whole.buffer[:-1])
+
+
+def test_an_embedding_that_cannot_be_read_is_refused_at_load() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(WeightsError, match="embed_tokens"):
+        load(model, RowlessSource(model.spec, model.source().tensors), LayerSpan(0, 1))
 
 
 def test_a_truncated_tensor_is_refused() -> None:
