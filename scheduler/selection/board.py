@@ -6,13 +6,13 @@ prompt and answer. Where a fast uplink meets a slower downlink the groups are sp
 searched again below what was found.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from plait.types import LayerSpan, NodeId, Route, Stage
-from scheduler.cost import Links
+from scheduler.cost import Links, StageCost
 from scheduler.selection.candidates import Candidate, Load, Query, slowdown
 from scheduler.selection.groups import INFINITE, Graph, cheapest
 from scheduler.selection.places import Places
@@ -44,9 +44,10 @@ class Board:
         self._links = links
         ids = [c.node_id for c in candidates]
         self._regions = _regions(ids, links)
-        self._up = [(links.up_bytes_per_s(n), links.down_bytes_per_s(n)) for n in ids]
+        self._measured = links.measured_bytes_per_s()
+        self._up = _bandwidths(ids, links, self._measured)
         keys = self._keys(candidates)
-        self._is_mixed = any(up > 0.0 for _, _, up, _ in keys)
+        self._is_mixed = bool(self._measured) or any(up > 0.0 for _, _, up, _ in keys)
         by_key = sorted(range(len(ids)), key=lambda i: (keys[i], ids[i]))
         self._candidates = [candidates[i] for i in by_key]
         self._up = [self._up[i] for i in by_key]
@@ -54,10 +55,9 @@ class Board:
         self._shown_by_region = {region: i for i, (region, _) in enumerate(self._regions)}
         self._index = {c.node_id: i for i, c in enumerate(self._candidates)}
         self._stages = [Stage(c.node_id, c.incarnation, c.span) for c in self._candidates]
-        self._places = [self._place(i, c.node_id) for i, c in enumerate(self._candidates)]
+        self.places = [self._place(i, c.node_id) for i, c in enumerate(self._candidates)]
         self.bases: list[Base] = [
-            base(c.cost, c.span, num_layers, self._places[i])
-            for i, c in enumerate(self._candidates)
+            base(c.cost, c.span, num_layers, self.places[i]) for i, c in enumerate(self._candidates)
         ]
         self.loads: list[Load] = [c.load for c in self._candidates]
         self.slows: list[float] = [1.0] * len(ids)
@@ -113,7 +113,7 @@ class Board:
         if known.cost != candidate.cost:
             self._candidates[index] = candidate
             self.bases[index] = base(
-                candidate.cost, candidate.span, self._num_layers, self._places[index]
+                candidate.cost, candidate.span, self._num_layers, self.places[index]
             )
         return self.tell(candidate.node_id, candidate.load)
 
@@ -172,7 +172,32 @@ class Board:
 
     def base_of(self, index: int, span: LayerSpan) -> Base:
         """A node that runs only `span` of what it holds."""
-        return base(self._candidates[index].cost, span, self._num_layers, self._places[index])
+        return base(self._candidates[index].cost, span, self._num_layers, self.places[index])
+
+    def stage(self, index: int) -> Stage:
+        """A node and all it holds."""
+        return self._stages[index]
+
+    def cost(self, index: int) -> StageCost:
+        """What a node's work takes it."""
+        return self._candidates[index].cost
+
+    @property
+    def num_regions(self) -> int:
+        """Places that hops are told apart by."""
+        return len(self._shown_by_region)
+
+    def region(self, index: int) -> int:
+        """Where a node is."""
+        return self._regions[index][0]
+
+    def excess_ms(self, a: int, b: int) -> float:
+        """Ms per token that a hop costs beyond the uplink it starts at."""
+        up, down = self._up[a][0], self._up[b][1]
+        if self._measured:
+            one, two = self._candidates[a].node_id, self._candidates[b].node_id
+            down = self._measured.get((one, two), min(self._links.up_bytes_per_s(one), down))
+        return self._hop_ms_per_bps * (1 / down - 1 / up) if down < up else 0.0
 
     def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
         """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""
@@ -241,13 +266,7 @@ class Board:
         return max(0.0, self._links.rtt_ms(one, two) - miles) / 2
 
     def _excess(self, path: Sequence[int]) -> float:
-        """Milliseconds per token that downlinks cost beyond the uplinks before them."""
-        total = 0.0
-        for a, b in pairwise(path):
-            up, down = self._up[a][0], self._up[b][1]
-            if down < up:
-                total += self._hop_ms_per_bps * (1 / down - 1 / up)
-        return total
+        return sum(self.excess_ms(a, b) for a, b in pairwise(path))
 
     def _finer(self) -> Graph:
         if self._fine_graph is None:
@@ -266,7 +285,7 @@ class Board:
             pair = (self._regions[a][0], self._regions[b][0])
             # Two nodes of one region: any two of them show its round trip.
             if pair not in half:
-                half[pair] = self._region_half_ms(*pair)
+                half[pair] = self.region_half_ms(*pair)
             return half[pair]
 
         nexts: list[tuple[tuple[int, float], ...]] = []
@@ -297,7 +316,7 @@ class Board:
             num_layers=self._num_layers,
         )
 
-    def _region_half_ms(self, a: int, b: int) -> float:
+    def region_half_ms(self, a: int, b: int) -> float:
         """Half the round trip between two regions, without last miles."""
         if isinstance(self._links, Places):
             return self._links.region_rtt_ms[a][b] / 2
@@ -320,13 +339,27 @@ def _regions(ids: Sequence[NodeId], links: Links) -> list[tuple[int, float]]:
     region round the coordinator, and a measured one has its own."""
     if isinstance(links, Places):
         return [(links.region_of[n], links.mile_ms[n]) for n in ids]
-    measured = {n for pair in links.measured() for n in pair}
+    pairs = (*links.measured(), *links.measured_bytes_per_s())
+    measured = {n for pair in pairs for n in pair}
     lonely: dict[NodeId, int] = {}
     return [
         (lonely.setdefault(n, len(lonely) + 1), 0.0)
         if n in measured
         else (0, links.coordinator_rtt_ms(n))
         for n in ids
+    ]
+
+
+def _bandwidths(
+    ids: Sequence[NodeId], links: Links, measured: Mapping[tuple[NodeId, NodeId], float]
+) -> list[tuple[float, float]]:
+    """Each node's uplink and downlink in bytes/s; the uplink no slower than anything measured from
+    it, so that a hop costs what the uplink costs or more."""
+    quickest: dict[NodeId, float] = {}
+    for (one, _), bytes_per_s in measured.items():
+        quickest[one] = max(quickest.get(one, 0.0), bytes_per_s)
+    return [
+        (max(links.up_bytes_per_s(n), quickest.get(n, 0.0)), links.down_bytes_per_s(n)) for n in ids
     ]
 
 

@@ -78,19 +78,19 @@ class StagePrice:
 def price(candidate: Candidate, query: Query) -> StagePrice:
     """Any part of the span: prefill behind what waits, decode in the batch it would join."""
     cost = candidate.cost
-    slow = slowdown(cost, len(candidate.span), candidate.load)
+    load = candidate.load
+    slow = slowdown(cost, len(candidate.span), load)
     steps = max(1, query.new_tokens)
     waiting = max(0, candidate.queue_tokens)
     fixed = (1 + query.prompt_tokens / PREFILL_CHUNK_TOKENS + steps) * cost.overhead_ms
     per_layer = (query.prompt_tokens + waiting) * cost.prefill_layer_ms_per_token
-    per_layer += steps * _step_layer_ms(candidate)
+    per_layer += steps * step_layer_ms(cost, load)
     return StagePrice(fixed * slow, per_layer * slow, steps * cost.head_ms * slow)
 
 
-def _step_layer_ms(candidate: Candidate) -> float:
+def step_layer_ms(cost: StageCost, load: Load) -> float:
     """A layer's part of a decode step, in the batch that the request would join."""
-    cost = candidate.cost
-    return cost.layer_ms + candidate.num_requests * cost.layer_ms_per_extra
+    return cost.layer_ms + load.num_requests * cost.layer_ms_per_extra
 
 
 def slowdown(cost: StageCost, num_layers: int, load: Load) -> float:

@@ -18,9 +18,12 @@ from scheduler.selection.chains import (
 from scheduler.selection.decision import Decision, How
 from scheduler.selection.groups import INFINITE
 from scheduler.selection.shortest import IsBlocked, select_route
+from scheduler.selection.stitched import Stitcher
 
 Planned = Sequence[tuple[Sequence[NodeId], float]]
 """The plan's chains and the share of the load each is to take."""
+STITCHED_REGIONS_MAX: Final = 256
+"""Where hops are told apart by more places, the general search stitches."""
 NOBODY: Final[frozenset[NodeId]] = frozenset()
 
 
@@ -43,6 +46,9 @@ class Router:
         self._links = links
         self._board = Board(candidates, links, num_layers=spec.num_layers, hop_bytes=hop_bytes)
         self._is_aligned = self._board.is_aligned
+        self._stitcher = None
+        if not self._is_aligned and self._board.num_regions <= STITCHED_REGIONS_MAX:
+            self._stitcher = Stitcher(self._board, spec.num_layers)
         typical = Query(
             spec=spec,
             prompt_tokens=TYPICAL_PROMPT_TOKENS,
@@ -79,6 +85,8 @@ class Router:
     def _take(self, index: int | None) -> bool:
         if index is not None:
             self._chains.update(index)
+            if self._stitcher is not None:
+                self._stitcher.update(index)
         return index is not None
 
     def route(
@@ -131,6 +139,8 @@ class Router:
         if self._is_aligned and is_blocked is None:
             found = self._board.best(query, excluded)
             return (self._board.route(found.path), found.total_ms) if found is not None else None
+        if self._stitcher is not None and is_blocked is None:
+            return self._stitcher.best(query, excluded)
         able = [c for c in self._board.candidates if c.node_id not in excluded]
         choice = select_route(able, query, self._links, is_blocked=is_blocked)
         return (choice.route, choice.total_ms) if choice is not None else None
@@ -160,10 +170,9 @@ class Router:
         )
 
     def _stitch(self, query: Query, excluded: Collection[NodeId]) -> Route | None:
-        able = [c for c in self._board.candidates if c.node_id not in excluded]
-        # Room is looked at when a request comes.
-        choice = select_route(able, query, self._links)
-        return choice.route if choice is not None else None
+        """Room is looked at when a request comes."""
+        found = self.exact(query, excluded)
+        return found[0] if found is not None else None
 
     def _drop_blocked(self, totals: list[float], is_blocked: IsBlocked) -> None:
         for c, chain in enumerate(self._chains.all):

@@ -50,8 +50,11 @@ def select_route(
         choice = few.run(is_blocked)
         if choice is not None:
             return choice
-    path = few.quick(is_blocked, LABELS_PER_CUT) or search.quick(is_blocked, None)
-    return search.part(path).run(is_blocked) if path is not None else None
+    for among, labels_per_cut in ((few, LABELS_PER_CUT), (search, None)):
+        path = among.quick(is_blocked, labels_per_cut)
+        if path is not None:
+            return among.part(path).run(is_blocked)
+    return None
 
 
 Path = tuple[tuple[int, int], ...]
