@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plait.types import DType, LayerSpan, ModelSpec, NodeId, NodeProfile
+from plait.types import DType, LayerSpan, ModelSpec, NodeId, NodeProfile, TensorGroup
+from scheduler.curve import (
+    BYTES_PER_S_MIN,
+    FLOPS_PER_S_MIN,
+    LOGIT_BYTES,
+    Speeds,
+    Work,
+    all_reduce_s,
+    roofline,
+)
 
 BATCH_MAX: Final = 32
 """Sequences that a stage is assumed to run in one step at most."""
@@ -18,11 +27,6 @@ CONTEXT_TOKENS: Final = 1024
 PREFILL_CHUNK_TOKENS: Final = 512
 SAMPLED_ROWS: Final = 16
 BASE_BUFFER_BYTES: Final = 16 << 20
-ROOFLINE_COMPUTE: Final = 0.5
-ROOFLINE_MEMORY: Final = 0.7
-ROOFLINE_OVERHEAD_MS: Final = 1.0
-FLOPS_PER_S_MIN: Final = 1e8
-BYTES_PER_S_MIN: Final = 1e5
 MS_MIN: Final = 1e-4
 RTT_MS_MAX: Final = 10_000.0
 
@@ -84,22 +88,35 @@ def stage_cost(profile: NodeProfile, spec: ModelSpec) -> StageCost:
 
 
 def _roofline(profile: NodeProfile, spec: ModelSpec) -> StageCost:
-    """Roofline model (Williams et al., 2009): the slower of compute and memory traffic."""
-    flops_per_ms = ROOFLINE_COMPUTE * sane(profile.flops_per_s, FLOPS_PER_S_MIN) / 1e3
-    bytes_per_ms = ROOFLINE_MEMORY * sane(profile.memory_bytes_per_s, BYTES_PER_S_MIN) / 1e3
-    num_bytes = profile.compute_dtype.num_bytes
-    flops_ms = spec.layer_flops_per_token() / flops_per_ms
-    weights_ms = spec.layer_params * num_bytes / bytes_per_ms
-    kv_bytes = spec.kv_bytes_per_token(1, profile.compute_dtype) * CONTEXT_TOKENS / 2
-    layer_ms = max(MS_MIN, flops_ms, weights_ms)
-    head_flops_ms = 2 * spec.embedding_params / flops_per_ms
+    """The line through a roofline's curve at one sequence and at the largest batch."""
+    dtype = profile.compute_dtype
+    speeds = Speeds(
+        flops_per_s=sane(profile.flops_per_s, FLOPS_PER_S_MIN),
+        bytes_per_s=sane(profile.memory_bytes_per_s, BYTES_PER_S_MIN),
+        group=profile.group,
+    )
+    row_bytes = spec.hidden_size * dtype.num_bytes
+    work = Work(
+        layer_flops=spec.layer_flops_per_token(),
+        layer_bytes=spec.layer_bytes(dtype),
+        kv_bytes=spec.kv_bytes_per_token(1, dtype) * CONTEXT_TOKENS / 2,
+        head_flops=2 * spec.embedding_params,
+        head_bytes=spec.embedding_bytes(dtype),
+        row_bytes=row_bytes,
+        logits_bytes=LOGIT_BYTES * spec.vocab_size,
+    )
+    curve = roofline(speeds, work, batch_max=BATCH_MAX)
+    layer_ms = max(MS_MIN, 1e3 * curve.layer_s(1))
+    full_ms = max(layer_ms, 1e3 * curve.layer_s(BATCH_MAX))
+    chunk_s = all_reduce_s(profile.group, PREFILL_CHUNK_TOKENS * row_bytes)
+    prefill_ms = 1e3 * (curve.compute_s + 2 * chunk_s / PREFILL_CHUNK_TOKENS)
     return StageCost(
-        overhead_ms=ROOFLINE_OVERHEAD_MS,
+        overhead_ms=1e3 * curve.overhead_s,
         layer_ms=layer_ms,
-        layer_ms_per_extra=min(layer_ms, flops_ms + kv_bytes / bytes_per_ms),
-        prefill_layer_ms_per_token=max(MS_MIN / 100, flops_ms),
-        head_ms=max(head_flops_ms, spec.embedding_params * num_bytes / bytes_per_ms),
-        embed_ms=0.0,
+        layer_ms_per_extra=(full_ms - layer_ms) / (BATCH_MAX - 1),
+        prefill_layer_ms_per_token=max(MS_MIN / 100, prefill_ms),
+        head_ms=1e3 * max(curve.head_compute_s, curve.head_read_s),
+        embed_ms=1e3 * all_reduce_s(profile.group, row_bytes),
         is_measured=False,
     )
 
@@ -124,11 +141,27 @@ def buffer_bytes(spec: ModelSpec, dtype: DType, *, is_last: bool) -> int:
     return total + 8 * SAMPLED_ROWS * spec.vocab_size if is_last else total
 
 
+def group_refusal(group: TensorGroup | None, spec: ModelSpec) -> str | None:
+    """Why a group's ranks cannot share the model equally; None where they can."""
+    if group is None:
+        return None
+    for name, count in (
+        ("attention heads", spec.num_heads),
+        ("key and value heads", spec.num_kv_heads),
+        ("MLP columns", spec.intermediate_size),
+    ):
+        if count % group.degree:
+            return f"{count} {name} of {spec.model_id} cannot be divided among {group.degree} ranks"
+    return None
+
+
 def kv_tokens_room(profile: NodeProfile, spec: ModelSpec, span: LayerSpan) -> int:
     """KV slots that fit beside the weights and buffers of `span`; negative where they do not."""
+    if group_refusal(profile.group, spec) is not None:
+        return -1
     dtype = profile.compute_dtype
     free = profile.memory_bytes - spec.weight_bytes(span, dtype)
-    free -= buffer_bytes(spec, dtype, is_last=span.end == spec.num_layers)
+    free -= _ranks_buffer_bytes(profile, spec, is_last=span.end == spec.num_layers)
     return free // spec.kv_bytes_per_token(len(span), dtype)
 
 
@@ -136,30 +169,48 @@ def need_bytes(profile: NodeProfile, spec: ModelSpec, span: LayerSpan, kv_tokens
     """Weights, `kv_tokens` slots and buffers of `span` on this node."""
     dtype = profile.compute_dtype
     total = spec.weight_bytes(span, dtype) + kv_tokens * spec.kv_bytes_per_token(len(span), dtype)
-    return total + buffer_bytes(spec, dtype, is_last=span.end == spec.num_layers)
+    return total + _ranks_buffer_bytes(profile, spec, is_last=span.end == spec.num_layers)
+
+
+def _ranks_buffer_bytes(profile: NodeProfile, spec: ModelSpec, *, is_last: bool) -> int:
+    """Every rank of a group has buffers of its own."""
+    degree = 1 if profile.group is None else profile.group.degree
+    return degree * buffer_bytes(spec, profile.compute_dtype, is_last=is_last)
 
 
 def role_bytes(spec: ModelSpec, dtype: DType, *, is_first: bool, is_last: bool) -> int:
     """What a stage holds whatever its layers are: embedding, norm, LM head, buffers."""
     buffers = buffer_bytes(spec, dtype, is_last=is_last)
     if is_first and is_last:
-        layers = spec.num_layers * spec.layer_params * dtype.num_bytes
+        layers = spec.num_layers * spec.layer_bytes(dtype)
         return spec.weight_bytes(spec.whole, dtype) - layers + buffers
-    params = spec.embedding_params if is_first or is_last else 0
+    ends = spec.embedding_bytes(dtype) if is_first or is_last else 0
     if is_last:
-        params += spec.hidden_size
-    return params * dtype.num_bytes + buffers
+        ends += spec.hidden_size * dtype.num_bytes
+    return ends + buffers
+
+
+def profile_role_bytes(
+    profile: NodeProfile, spec: ModelSpec, *, is_first: bool, is_last: bool
+) -> int:
+    """The same on this node."""
+    dtype = profile.compute_dtype
+    total = role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
+    total -= buffer_bytes(spec, dtype, is_last=is_last)
+    return total + _ranks_buffer_bytes(profile, spec, is_last=is_last)
 
 
 def layers_max(
     profile: NodeProfile, spec: ModelSpec, kv_tokens: int, *, is_first: bool, is_last: bool
 ) -> int:
-    """The most layers that fit in that role with `kv_tokens` slots; 0 where none does."""
+    """The most layers that fit in that role with `kv_tokens` slots; 0 where none does, or where a
+    group cannot share the model."""
+    if group_refusal(profile.group, spec) is not None:
+        return 0
     dtype = profile.compute_dtype
-    free = profile.memory_bytes - role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
-    layer_bytes = spec.layer_params * dtype.num_bytes
-    layer_bytes += kv_tokens * spec.kv_bytes_per_token(1, dtype)
-    return max(0, min(spec.num_layers, free // layer_bytes))
+    held = profile_role_bytes(profile, spec, is_first=is_first, is_last=is_last)
+    layer_bytes = spec.layer_bytes(dtype) + kv_tokens * spec.kv_bytes_per_token(1, dtype)
+    return max(0, min(spec.num_layers, (profile.memory_bytes - held) // layer_bytes))
 
 
 # --- links ------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
     if num_nodes == 1:
         return None
     dtype = DType.FLOAT32
-    layer_bytes = spec.layer_params * dtype.num_bytes
+    layer_bytes = spec.layer_bytes(dtype)
     layer_bytes += KV_TOKENS * spec.kv_bytes_per_token(1, dtype)
     ends = role_bytes(spec, dtype, is_first=True, is_last=False)
     ends += role_bytes(spec, dtype, is_first=False, is_last=True)

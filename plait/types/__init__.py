@@ -11,8 +11,16 @@ from plait.types.model import (
     ModelSpec,
     RopeScaling,
     SourceKind,
+    WeightFormat,
 )
-from plait.types.node import HeldSpan, LayerTiming, NodeLoad, NodeProfile, StepTotals
+from plait.types.node import (
+    HeldSpan,
+    LayerTiming,
+    NodeLoad,
+    NodeProfile,
+    StepTotals,
+    TensorGroup,
+)
 from plait.types.route import Reason, Route, Stage
 from plait.types.sampling import FinishReason, SamplingParams, TokenLogprob
 from plait.types.span import LayerSpan, missing_spans
@@ -41,7 +49,9 @@ __all__ = [
     "SourceKind",
     "Stage",
     "StepTotals",
+    "TensorGroup",
     "TicketStage",
     "TokenLogprob",
+    "WeightFormat",
     "missing_spans",
 ]

@@ -1,7 +1,9 @@
 """The shape of a model, and what its parts weigh."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from plait.types.ids import ModelId
 from plait.types.span import LayerSpan
@@ -17,6 +19,44 @@ class DType(StrEnum):
     @property
     def num_bytes(self) -> int:
         return 4 if self is DType.FLOAT32 else 2
+
+
+class WeightFormat(StrEnum):
+    """How weights lie in memory. NATIVE: in the node's compute dtype, which is how plait's engine
+    holds them. INT4, INT8 and FP8 keep embedding and LM head in 16 bits; the others do not."""
+
+    NATIVE = "native"
+    INT8 = "int8"
+    FP8 = "fp8"
+    INT4 = "int4"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+
+    def layer_bits(self, dtype: DType) -> float:
+        """Bits of a weight inside a layer, scales included (a 16-bit scale and zero per 128
+        weights, or GGUF's blocks of 32)."""
+        return _LAYER_BITS.get(self, 8.0 * dtype.num_bytes)
+
+    def end_bits(self, dtype: DType) -> float:
+        """Bits of a weight of the embedding and the LM head."""
+        return _END_BITS.get(self, 8.0 * dtype.num_bytes)
+
+
+_LAYER_BITS: Final = {
+    WeightFormat.INT8: 8.25,
+    WeightFormat.FP8: 8.25,
+    WeightFormat.INT4: 4.25,
+    WeightFormat.Q8_0: 8.5,
+    WeightFormat.Q4_0: 4.5,
+}
+_END_BITS: Final = {
+    WeightFormat.INT8: 16.0,
+    WeightFormat.FP8: 16.0,
+    WeightFormat.INT4: 16.0,
+    WeightFormat.Q8_0: 8.5,
+    WeightFormat.Q4_0: 6.5625,
+}
+"""Files of 4-bit blocks keep the head in 6-bit ones."""
 
 
 class Architecture(StrEnum):
@@ -66,6 +106,7 @@ class ModelSpec:
     qk_norm: bool = False
     sliding_window_tokens: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    weight_format: WeightFormat = WeightFormat.NATIVE
 
     @property
     def whole(self) -> LayerSpan:
@@ -101,15 +142,23 @@ class ModelSpec:
         The first span holds the embedding, the last one the final norm and the LM head; a span
         that is both shares one matrix where the model ties them.
         """
-        params = len(span) * self.layer_params
         is_first, is_last = span.start == 0, span.end == self.num_layers
+        total = len(span) * self.layer_bytes(dtype)
         if is_first:
-            params += self.embedding_params
+            total += self.embedding_bytes(dtype)
         if is_last:
-            params += self.hidden_size
+            total += self.hidden_size * dtype.num_bytes
             if not (is_first and self.tie_embeddings):
-                params += self.embedding_params
-        return params * dtype.num_bytes
+                total += self.embedding_bytes(dtype)
+        return total
+
+    def layer_bytes(self, dtype: DType) -> int:
+        """One decoder layer's weights in memory."""
+        return math.ceil(self.layer_params * self.weight_format.layer_bits(dtype) / 8)
+
+    def embedding_bytes(self, dtype: DType) -> int:
+        """The embedding in memory; the LM head is as large."""
+        return math.ceil(self.embedding_params * self.weight_format.end_bits(dtype) / 8)
 
     def kv_bytes_per_token(self, num_layers: int, dtype: DType) -> int:
         """Bytes of keys and values that one token needs in `num_layers` layers."""

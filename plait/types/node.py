@@ -21,10 +21,21 @@ class LayerTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorGroup:
+    """`degree` ranks, on one host or LAN, that share every layer equally and act as one node. The
+    link is any two ranks' own."""
+
+    degree: int
+    link_bytes_per_s: float
+    link_latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProfile:
     """A node's measured self. Bytes, bytes/s and milliseconds.
 
-    `memory_bytes` is what the node may use for weights, KV and buffers together.
+    `memory_bytes` is what the node may use for weights, KV and buffers together. Figures of a
+    `group` are those of all ranks at equal shares: the weakest's times the degree.
     """
 
     node_id: NodeId
@@ -40,6 +51,7 @@ class NodeProfile:
     down_bytes_per_s: float
     timings: tuple[LayerTiming, ...]
     addresses: tuple[str, ...]
+    group: TensorGroup | None = None
 
     def timing(self, model_id: ModelId) -> LayerTiming | None:
         """The timing for `model_id`, or None where it was not measured."""

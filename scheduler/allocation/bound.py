@@ -38,7 +38,7 @@ def _node_share(planner: ChainPlanner, node_id: NodeId) -> float:
         if count < spec.num_layers:
             trip_ms += ring_ms
         free = profile.memory_bytes
-        free -= count * spec.layer_params * profile.compute_dtype.num_bytes
+        free -= count * spec.layer_bytes(profile.compute_dtype)
         slots = free // spec.kv_bytes_per_token(count, profile.compute_dtype)
         rate = min(
             BATCH_MAX / cost.decode_ms(count, BATCH_MAX),

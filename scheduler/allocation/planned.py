@@ -11,9 +11,9 @@ from plait.errors import UnavailableError
 from plait.types import ModelId, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.classes import regions
-from scheduler.cost import BATCH_MAX, role_bytes, sane
+from scheduler.cost import BATCH_MAX
 from scheduler.planning.ground import Ground, Machine, Wish
-from scheduler.planning.measured import curve_of
+from scheduler.planning.measured import measured_machine
 from scheduler.planning.pool import plan_pool
 
 BUCKET_STEP: Final = 1.15
@@ -87,28 +87,14 @@ def _median_rtt_s(planner: ChainPlanner, one: Sequence[NodeId], other: Sequence[
 
 
 def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -> Machine:
-    profile, cost, spec = planner.profiles[node_id], planner.costs[node_id], planner.spec
-    dtype = profile.compute_dtype
-
-    def held(*, is_first: bool, is_last: bool) -> int:
-        return role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
-
-    plain = held(is_first=False, is_last=False)
+    profile, cost = planner.profiles[node_id], planner.costs[node_id]
     speed = math.floor(math.log(cost.layer_ms) / math.log(step))
     size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(step))
-    return Machine(
-        node_id=node_id,
-        kind=f"{dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
+    return measured_machine(
+        profile,
+        planner.spec,
+        cost,
+        kind=f"{profile.compute_dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
         region=region,
-        last_mile_s=0.0,
-        up_bytes_per_s=sane(profile.up_bytes_per_s, 1.0),
-        down_bytes_per_s=sane(profile.down_bytes_per_s, 1.0),
-        room_bytes=float(max(0, profile.memory_bytes - plain)),
-        kv_bytes=None,
-        layer_bytes=float(spec.layer_params * dtype.num_bytes),
-        kv_sequence_bytes=float(spec.kv_bytes_per_token(1, dtype) * planner.sequence_tokens),
-        first_bytes=float(held(is_first=True, is_last=False) - plain),
-        last_bytes=float(held(is_first=False, is_last=True) - plain),
-        both_bytes=float(held(is_first=True, is_last=True) - plain),
-        curve=curve_of(cost),
+        sequence_tokens=planner.sequence_tokens,
     )

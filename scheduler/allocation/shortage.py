@@ -1,38 +1,69 @@
-"""Why a pool cannot hold a model, in layers and GiB, and what helps."""
+"""What a model lacks in a pool, in layers and GiB, and what helps: the figures and their words."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from plait.errors import UnavailableError
-from plait.types import DType, LayerSpan, ModelSpec, NodeId, NodeProfile, missing_spans
+from plait.types import DType, LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile, missing_spans
 from scheduler.allocation.chain import ChainPlanner
 from scheduler.cost import role_bytes
 
+MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+TENTHS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """`missing` are the layers that nobody holds, `short_bytes` the least memory that helps.
+
+    One node with `one_node_bytes` would do, and so would `num_nodes` more of `node_bytes` each;
+    None where no such number is known. All three sizes are what `gib` prints, to the byte.
+    """
+
+    model_id: ModelId
+    missing: tuple[LayerSpan, ...]
+    short_bytes: int
+    one_node_bytes: int | None = None
+    num_nodes: int | None = None
+    node_bytes: int | None = None
+
+    @property
+    def advice(self) -> str:
+        """What the operator can do; doing it is enough."""
+        one = self.one_node_bytes
+        single = f"one with at least {gib(one)}" if one is not None else ""
+        if self.num_nodes is not None and self.node_bytes is not None and self.num_nodes > 1:
+            several = f"Join {self.num_nodes} more nodes of {gib(self.node_bytes)} each"
+            return f"{several}, or {single}." if single else f"{several}."
+        if single:
+            return f"Join {single.replace('one', '1 more node', 1)}."
+        return f"Join nodes; together they need at least {gib(self.short_bytes)}."
+
+
+def gap_shortage(
+    spec: ModelSpec, missing: Sequence[LayerSpan], dtype: DType, kv_tokens: int
+) -> Shortage:
+    """What is missing where nobody who is there can move: a node for each gap."""
+    sizes = [printable_up(span_bytes(spec, span, dtype, kv_tokens)) for span in missing]
+    largest = max(sizes, default=0)
+    is_one = len(sizes) == 1
+    return Shortage(
+        model_id=spec.model_id,
+        missing=tuple(missing),
+        short_bytes=printable_up(sum(sizes)),
+        one_node_bytes=largest if is_one else None,
+        num_nodes=None if is_one else len(sizes),
+        node_bytes=None if is_one else largest,
+    )
 
 
 def span_bytes(spec: ModelSpec, span: LayerSpan, dtype: DType, kv_tokens: int) -> int:
     """Memory that one more node needs to hold `span`: weights, KV and buffers."""
     is_first, is_last = span.start == 0, span.end == spec.num_layers
-    layer = spec.layer_params * dtype.num_bytes + kv_tokens * spec.kv_bytes_per_token(1, dtype)
+    layer = spec.layer_bytes(dtype) + kv_tokens * spec.kv_bytes_per_token(1, dtype)
     return len(span) * layer + role_bytes(spec, dtype, is_first=is_first, is_last=is_last)
-
-
-def coverable_layers(planner: ChainPlanner, node_ids: Sequence[NodeId]) -> int:
-    """Layers from the first on that the nodes can hold together, less than the model's."""
-    spec = planner.spec
-    firsts = [n for n in node_ids if planner.cap(n, is_first=True, is_last=False) > 0]
-    if not firsts:
-        return 0
-    # One of them holds the embedding; the head goes with the layers that are missing.
-    total = sum(planner.cap(n, is_first=False, is_last=False) for n in node_ids)
-    total -= min(_embedding_loss(planner, n) for n in firsts)
-    return max(0, min(total, spec.num_layers - 1))
-
-
-def _embedding_loss(planner: ChainPlanner, node_id: NodeId) -> int:
-    plain = planner.cap(node_id, is_first=False, is_last=False)
-    return plain - planner.cap(node_id, is_first=True, is_last=False)
 
 
 def shortage_error(
@@ -40,46 +71,55 @@ def shortage_error(
     free: Sequence[NodeId],
     kept: Mapping[NodeId, LayerSpan],
 ) -> UnavailableError:
-    """The error for a model that `free` nodes cannot complete beside what is `kept`."""
+    """The planner's error for a model that `free` nodes cannot complete beside what is `kept`.
+    What would help is another question, that `remedy` answers."""
     spec = planner.spec
-    if kept:
-        missing = missing_spans(list(kept.values()), spec.num_layers)
-    else:
-        missing = [LayerSpan(coverable_layers(planner, free), spec.num_layers)]
-    dtype = _common_dtype(list(planner.profiles.values()))
-    short = sum(span_bytes(spec, span, dtype, planner.kv_tokens_min) for span in missing)
-    largest = max((p.memory_bytes for p in planner.profiles.values()), default=0)
-    # Whoever comes must at least hold one layer with the embedding or the head.
-    ends = (LayerSpan(0, 1), LayerSpan(spec.num_layers - 1, spec.num_layers))
-    least = max(span_bytes(spec, span, dtype, planner.kv_tokens_min) for span in ends)
-    if any(span.start == 0 or span.end == spec.num_layers for span in missing):
-        largest = max(largest, least)
-    layers = ", ".join(str(span) for span in missing)
+    missing = missing_spans(list(kept.values()), spec.num_layers)
+    room = sum(planner.profiles[n].memory_bytes for n in free)
+    nodes = "1 free node" if len(free) == 1 else f"{len(free)} free nodes"
     return UnavailableError(
-        f"not enough memory for {spec.model_id}: layers {layers} of {spec.num_layers} fit on none "
-        f"of {len(planner.profiles)} nodes, {gib(short)} are missing (weights, "
-        f"{planner.kv_tokens_min} KV tokens and buffers). {advice(short, largest)}",
+        f"not enough memory for {spec.model_id}: {layers_text(missing, spec.num_layers)} and do "
+        f"not fit on {nodes} with {gib(printable_down(room))} in all",
         reason="not_enough_memory",
     )
 
 
-def advice(short_bytes: int, largest_node_bytes: int) -> str:
-    """What helps: so many more nodes of such a size."""
-    if largest_node_bytes <= 0:
-        return f"Join a node with at least {gib(short_bytes)} for plait."
-    count = -(-short_bytes // largest_node_bytes)
-    size = max(short_bytes // count, largest_node_bytes) if count > 1 else short_bytes
-    nodes = "1 more node" if count == 1 else f"{count} more nodes"
-    return f"Join {nodes} of {gib(size)}, or raise the nodes' memory limit."
+def layers_text(missing: Sequence[LayerSpan], num_layers: int) -> str:
+    """Names layers that nobody holds."""
+    return f"layers {', '.join(str(span) for span in missing)} of {num_layers} have no node"
 
 
 def gib(num_bytes: int) -> str:
-    """Bytes for people; rounded up, so that following the advice is enough."""
+    """Bytes for people, rounded up; printable sizes are printed as they are."""
+    size = printable_up(num_bytes)
+    if size < GIB:
+        return f"{size // MIB} MiB"
+    tenths = -(-size * TENTHS // GIB)
+    return f"{tenths // TENTHS}.{tenths % TENTHS} GiB"
+
+
+def printable_up(num_bytes: int) -> int:
+    """The smallest size of whole MiB, or from 1 GiB on of tenths of a GiB, that is no less. What
+    a person types in after reading it is as much, to the byte."""
+    if num_bytes <= GIB - MIB:
+        return -(-num_bytes // MIB) * MIB
+    tenths = max(TENTHS, num_bytes * TENTHS // GIB)
+    while tenths * GIB // TENTHS < num_bytes:
+        tenths += 1
+    return tenths * GIB // TENTHS
+
+
+def printable_down(num_bytes: int) -> int:
+    """The largest printable size that is no more."""
     if num_bytes < GIB:
-        return f"{-(-num_bytes // (1 << 20))} MiB"
-    return f"{-(-num_bytes * 10 // GIB) / 10:.1f} GiB"
+        return num_bytes // MIB * MIB
+    tenths = -(-num_bytes * TENTHS // GIB)
+    while tenths * GIB // TENTHS > num_bytes:
+        tenths -= 1
+    return tenths * GIB // TENTHS
 
 
-def _common_dtype(profiles: Sequence[NodeProfile]) -> DType:
+def widest_dtype(profiles: Sequence[NodeProfile]) -> DType:
+    """In which a newcomer may compute: the widest that is seen, float32 where nobody is."""
     widths = sorted((p.compute_dtype for p in profiles), key=lambda d: (d.num_bytes, d))
-    return widths[0] if widths else DType.BFLOAT16
+    return widths[-1] if widths else DType.FLOAT32

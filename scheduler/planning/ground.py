@@ -1,37 +1,17 @@
 """What a plan is made from: machines, the ground between them, one model. Seconds and bytes.
 
-One shape for what was measured and for what is nominal: a stage's step over k layers and b
-sequences takes `overhead + k * max(compute * b, read + kv * b)`, and the head on the last stage
-`max(head_compute * b, head_read)`. A roofline fills all of it; a measured node has `compute = 0`,
-`read = layer - extra`, `kv = extra`.
+One shape for what was measured and for what is nominal, `scheduler.curve.StageCurve`: a roofline
+fills all of it; a measured node has `compute = 0`, `read = layer - extra`, `kv = extra`.
 """
 
 import itertools
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.curve import StageCurve as StageCurve
+
 BATCH_MAX: Final = 64
 """Sequences that a stage runs in one step at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCurve:
-    """Times of one model on one machine, in seconds; see the module's docstring."""
-
-    overhead_s: float
-    compute_s: float
-    read_s: float
-    kv_s: float
-    head_compute_s: float
-    head_read_s: float
-
-    def step_s(self, num_layers: int, batch: float, *, is_last: bool) -> float:
-        """One step of `batch` sequences over `num_layers`."""
-        layer = max(self.compute_s * batch, self.read_s + self.kv_s * batch)
-        total = self.overhead_s + num_layers * layer
-        if is_last:
-            total += max(self.head_compute_s * batch, self.head_read_s)
-        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

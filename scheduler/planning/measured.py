@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from scheduler.cost import StageCost
-from scheduler.planning.ground import StageCurve
+from plait.types import ModelSpec, NodeProfile
+from scheduler.cost import StageCost, profile_role_bytes, sane
+from scheduler.curve import StageCurve
+from scheduler.planning.ground import Machine
 
 LEAST_S: Final = 1e-9
 
@@ -18,4 +20,39 @@ def curve_of(cost: StageCost) -> StageCurve:
         kv_s=extra_s,
         head_compute_s=0.0,
         head_read_s=cost.head_ms / 1e3,
+    )
+
+
+def measured_machine(
+    profile: NodeProfile,
+    spec: ModelSpec,
+    cost: StageCost,
+    *,
+    kind: str,
+    region: int,
+    sequence_tokens: int,
+) -> Machine:
+    """A node with `cost` of this model, memory as the node reckons it; KV shares the room of
+    weights. Its way to others is in the regions' round trips."""
+    dtype = profile.compute_dtype
+
+    def held(*, is_first: bool, is_last: bool) -> int:
+        return profile_role_bytes(profile, spec, is_first=is_first, is_last=is_last)
+
+    plain = held(is_first=False, is_last=False)
+    return Machine(
+        node_id=profile.node_id,
+        kind=kind,
+        region=region,
+        last_mile_s=0.0,
+        up_bytes_per_s=sane(profile.up_bytes_per_s, 1.0),
+        down_bytes_per_s=sane(profile.down_bytes_per_s, 1.0),
+        room_bytes=float(max(0, profile.memory_bytes - plain)),
+        kv_bytes=None,
+        layer_bytes=float(spec.layer_bytes(dtype)),
+        kv_sequence_bytes=float(spec.kv_bytes_per_token(1, dtype) * sequence_tokens),
+        first_bytes=float(held(is_first=True, is_last=False) - plain),
+        last_bytes=float(held(is_first=False, is_last=True) - plain),
+        both_bytes=float(held(is_first=True, is_last=True) - plain),
+        curve=curve_of(cost),
     )

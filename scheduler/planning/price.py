@@ -80,7 +80,7 @@ def rates(
     per_link = np.where(np.isfinite(links), table.activation_bytes / links, 0.0)
     flat = table.overhead[order] + np.where(role.is_last, table.head_read[order], 0.0)
     lines = [
-        (flat, counts * table.compute[order]),
+        (flat + counts * table.sync[order], counts * table.compute[order]),
         (flat + counts * table.read[order], counts * table.per_sequence[order]),
     ]
     rows = np.arange(len(order))
@@ -90,7 +90,7 @@ def rates(
     base = table.overhead[tail]
     tail_counts = counts[rows, end]
     head_lines = [
-        (base, tail_counts * table.compute[tail] + head),
+        (base + tail_counts * table.sync[tail], tail_counts * table.compute[tail] + head),
         (base + tail_counts * table.read[tail], tail_counts * table.per_sequence[tail] + head),
     ]
 
@@ -143,7 +143,8 @@ def _hops(table: Table, order: Ints, role: _Roles) -> tuple[Floats, Floats]:
 
 def fill(table: Table, order: Ints, role: _Roles, most: Ints) -> Ints:
     """Layers for each stage: one, then as many as fit, the fastest per layer first."""
-    layer_s = np.maximum(table.compute[order], table.read[order] + table.per_sequence[order])
+    compute_s = table.sync[order] + table.compute[order]
+    layer_s = np.maximum(compute_s, table.read[order] + table.per_sequence[order])
     rank = np.argsort(np.where(role.is_stage, layer_s, np.inf), axis=1, kind="stable")
     size = role.is_stage.sum(axis=1)
     extra = np.take_along_axis(np.maximum(most - 1, 0), rank, axis=1)

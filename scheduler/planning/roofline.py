@@ -1,19 +1,29 @@
-"""Machines from nominal figures: what a device's memory and compute could do (Williams et al.,
-2009), for nodes of which nothing was measured yet."""
+"""Machines from nominal figures: what a device's memory and compute could do, for nodes of which
+nothing was measured yet."""
 
 import math
 from dataclasses import dataclass
 
-from scheduler.planning.ground import Machine, StageCurve
+from plait.types import TensorGroup
+from scheduler.curve import (
+    COMPUTE_SHARE,
+    LOGIT_BYTES,
+    MEMORY_SHARE,
+    OVERHEAD_S,
+    Speeds,
+    Work,
+    roofline,
+)
+from scheduler.planning.ground import BATCH_MAX, Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How much of the nominal figures is reached, and how memory is shared out."""
 
-    compute_share: float = 0.5
-    bandwidth_share: float = 0.7
-    overhead_s: float = 1.0e-3
+    compute_share: float = COMPUTE_SHARE
+    bandwidth_share: float = MEMORY_SHARE
+    overhead_s: float = OVERHEAD_S
     weights_share: float = 0.65
     kv_share: float = 0.25
     context_tokens: int = 2048
@@ -39,7 +49,8 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A node in nominal figures. `region` is an index."""
+    """A node in nominal figures, or a tensor-parallel `group` of ranks, whose figures are the
+    weakest's times the degree. `region` is an index."""
 
     node_id: str
     kind: str
@@ -50,13 +61,29 @@ class Device:
     memory_bytes: float
     flops_per_s: float
     memory_bytes_per_s: float
+    group: TensorGroup | None = None
 
 
 def machine_of(device: Device, model: ModelFigures, rules: Rules) -> Machine:
     """The device as the planner sees it, for this model."""
-    flops = rules.compute_share * device.flops_per_s
-    bandwidth = rules.bandwidth_share * device.memory_bytes_per_s
     kv_sequence = model.kv_bytes * rules.context_tokens
+    speeds = Speeds(
+        flops_per_s=device.flops_per_s,
+        bytes_per_s=device.memory_bytes_per_s,
+        compute_share=rules.compute_share,
+        memory_share=rules.bandwidth_share,
+        overhead_s=rules.overhead_s,
+        group=device.group,
+    )
+    work = Work(
+        layer_flops=model.layer_flops,
+        layer_bytes=model.layer_bytes,
+        kv_bytes=kv_sequence,
+        head_flops=2 * model.hidden * model.vocab,
+        head_bytes=model.embedding_bytes,
+        row_bytes=model.activation_bytes,
+        logits_bytes=LOGIT_BYTES * model.vocab,
+    )
     return Machine(
         node_id=device.node_id,
         kind=device.kind,
@@ -71,12 +98,5 @@ def machine_of(device: Device, model: ModelFigures, rules: Rules) -> Machine:
         first_bytes=model.embedding_bytes,
         last_bytes=model.embedding_bytes,
         both_bytes=2 * model.embedding_bytes,
-        curve=StageCurve(
-            overhead_s=rules.overhead_s,
-            compute_s=model.layer_flops / flops,
-            read_s=model.layer_bytes / bandwidth,
-            kv_s=kv_sequence / bandwidth,
-            head_compute_s=2 * model.hidden * model.vocab / flops,
-            head_read_s=model.embedding_bytes / bandwidth,
-        ),
+        curve=roofline(speeds, work, batch_max=BATCH_MAX),
     )

@@ -37,6 +37,9 @@ class Table:
     per_sequence: Floats
     head_compute: Floats
     head_read: Floats
+    sync: Floats
+    """What ranks of a group wait for each other at a layer, whatever the batch; `read` has it too.
+    What grows with the batch is in `compute` and `per_sequence`."""
 
     @property
     def none(self) -> int:
@@ -68,9 +71,10 @@ def make_table(ground: Ground, machines: tuple[Machine, ...] | None = None) -> T
         last=column([m.last_bytes for m in rows], 0.0),
         both=column([m.both_bytes for m in rows], 0.0),
         overhead=column([m.curve.overhead_s for m in rows], 0.0),
-        compute=column([m.curve.compute_s for m in rows], 0.0),
-        read=column([m.curve.read_s for m in rows], 0.0),
-        per_sequence=column([m.curve.kv_s for m in rows], 0.0),
+        compute=column([m.curve.compute_s + m.curve.sync_row_s for m in rows], 0.0),
+        read=column([m.curve.read_s + m.curve.sync_s for m in rows], 0.0),
+        per_sequence=column([m.curve.kv_s + m.curve.sync_row_s for m in rows], 0.0),
         head_compute=column([m.curve.head_compute_s for m in rows], 0.0),
         head_read=column([m.curve.head_read_s for m in rows], 0.0),
+        sync=column([m.curve.sync_s for m in rows], 0.0),
     )

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeProfile
-from scheduler.cost import Links, buffer_bytes, stage_cost
-from scheduler.planning.ground import Ground, Machine, StageCurve
+from scheduler.cost import Links, stage_cost
+from scheduler.planning.ground import Ground
+from scheduler.planning.measured import measured_machine
 
 SEQUENCE_TOKENS: Final = 2_048
 GATEWAY_MILE_S: Final = 0.002
@@ -46,6 +47,7 @@ class Pool:
         if num_decodes or prefill_s == 0.0:
             rows = num_decodes + (0 if prefill_s > 0.0 else prompt_tokens)
             layer += max(curve.compute_s * rows, curve.read_s + curve.kv_s * num_decodes)
+            layer += curve.sync_rows_s(rows)
         total = curve.overhead_s + num_layers * layer
         if num_heads:
             total += max(curve.head_compute_s * num_heads, curve.head_read_s)
@@ -89,7 +91,12 @@ def measured_pool(
         activation_bytes=float(hop_bytes),
         regions=tuple(nodes[own[0]].node_id for own in members),
         region_rtt_s=tuple(tuple(rtt_s(a, b) for b in members) for a in members),
-        machines=tuple(_machine(r, p, spec) for r, p in zip(regions, nodes, strict=True)),
+        machines=tuple(
+            measured_machine(
+                p, spec, cost, kind=p.device_name, region=r, sequence_tokens=SEQUENCE_TOKENS
+            )
+            for r, p, cost in zip(regions, nodes, costs, strict=True)
+        ),
     )
     return Pool(
         ground=ground,
@@ -120,32 +127,3 @@ def _regions(rtt_ms: list[list[float]]) -> list[int]:
             inner.append(None)
             regions.append(len(firsts) - 1)
     return regions
-
-
-def _machine(region: int, profile: NodeProfile, spec: ModelSpec) -> Machine:
-    cost, dtype = stage_cost(profile, spec), profile.compute_dtype
-    end_bytes = spec.embedding_params * dtype.num_bytes
-    buffers = buffer_bytes(spec, dtype, is_last=True)
-    return Machine(
-        node_id=profile.node_id,
-        kind=profile.device_name,
-        region=region,
-        last_mile_s=0.0,
-        up_bytes_per_s=profile.up_bytes_per_s,
-        down_bytes_per_s=profile.down_bytes_per_s,
-        room_bytes=float(profile.memory_bytes - buffers),
-        kv_bytes=None,
-        layer_bytes=float(spec.layer_params * dtype.num_bytes),
-        kv_sequence_bytes=float(spec.kv_bytes_per_token(1, dtype) * SEQUENCE_TOKENS),
-        first_bytes=float(end_bytes),
-        last_bytes=float(end_bytes),
-        both_bytes=float(end_bytes * (1 if spec.tie_embeddings else 2)),
-        curve=StageCurve(
-            overhead_s=cost.overhead_ms / 1e3,
-            compute_s=0.0,
-            read_s=(cost.layer_ms - cost.layer_ms_per_extra) / 1e3,
-            kv_s=cost.layer_ms_per_extra / 1e3,
-            head_compute_s=0.0,
-            head_read_s=cost.head_ms / 1e3,
-        ),
-    )

@@ -45,9 +45,8 @@ def simulated_profile(pool: Pool, index: int, spec: ModelSpec) -> NodeProfile:
     """A machine as plait would have measured it."""
     machine = pool.ground.machines[index]
     curve = machine.curve
-    layer_s = max(curve.compute_s, curve.read_s + curve.kv_s)
-    many_s = max(16 * curve.compute_s, curve.read_s + 16 * curve.kv_s)
-    prefill_s = pool.prefill_s[index] or curve.compute_s
+    layer_s, many_s = curve.layer_s(1), curve.layer_s(16)
+    prefill_s = pool.prefill_s[index] or curve.compute_s + curve.sync_row_s
     timing = LayerTiming(
         model_id=spec.model_id,
         decode_layer_ms=1e3 * layer_s,
