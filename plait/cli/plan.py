@@ -93,13 +93,13 @@ def _plan_cluster(table: "Table", file: Path, wish: "Wish", shown: Shown) -> Non
 
     from plait.cli.plan_cluster import read_cluster
     from plait.cli.plan_view import cluster_file, cluster_json, show_cluster
-    from scheduler.planning.cluster_plan import plan_cluster
+    from plait.cli.solver import Solver
 
     if wish.tpot_s_max is not None:
         raise ConfigError("a cluster's file has no token times: --slo-tpot-ms is for pools")
     cluster = read_cluster(table, str(file))
-    with solver_output_to_stderr(), _Watch() as watch:
-        plan = plan_cluster(cluster, wish)
+    with _Watch() as watch:
+        plan = Solver().plan_cluster(cluster, wish)
     _write(shown.out, cluster_file(cluster, plan))
     if shown.as_json:
         print(json.dumps(cluster_json(cluster, plan, watch.passed_ms), indent=1))
@@ -119,10 +119,10 @@ def _plan_ground(pool: "NominalPool", wish: "Wish", shown: Shown) -> None:
     from rich.console import Console
 
     from plait.cli.plan_view import pool_file, pool_json, show_pool
-    from scheduler.planning.pool import plan_pool
+    from plait.cli.solver import Solver
 
-    with solver_output_to_stderr(), _Watch() as watch:
-        plan = plan_pool(pool.ground, wish)
+    with _Watch() as watch:
+        plan = Solver().plan_pool(pool.ground, wish)
     _write(shown.out, pool_file(pool, plan))
     if shown.as_json:
         print(json.dumps(pool_json(pool, plan, watch.passed_ms), indent=1))
@@ -139,9 +139,10 @@ def _plan_own(
     shown: Shown,
 ) -> None:
     from plait.cli.plan_pool import pool_of
+    from plait.cli.solver import Solver
     from plait.models.naming import resolve
     from plait.models.opening import load_spec
-    from scheduler.allocation import AllocationProblem, allocate
+    from scheduler.allocation import AllocationProblem
 
     described = pool_of(table, file)
     if model is None:
@@ -158,8 +159,7 @@ def _plan_own(
     if wish.stages_max is not None or wish.tpot_s_max is not None:
         _plan_wished(problem, wish, shown)
         return
-    with solver_output_to_stderr():
-        plan = allocate(problem)
+    plan = Solver().allocate(problem)
     _write(shown.out, plan_json(plan))
     if shown.as_json:
         print(json.dumps(plan_json(plan), indent=1))

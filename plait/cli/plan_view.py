@@ -1,5 +1,6 @@
 """Plans of nominal pools and clusters, for people, for programs, and as a file of placements."""
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,14 +39,17 @@ def cluster_file(cluster: "Cluster", plan: "ClusterPlan") -> dict[str, object]:
 
 
 def pool_json(pool: "NominalPool", plan: "PoolPlan", solve_ms: int) -> dict[str, object]:
-    """Everything about the plan as plain data."""
+    """Everything about the plan as plain data. A greedy plan has no bound."""
+    is_bounded = math.isfinite(plan.bound_per_s)
     machines = pool.ground.machines
     return {
         **pool_file(pool, plan),
         "model": pool.model,
         "tokens_per_s": round(plan.rate_per_s, 3),
-        "bound_tokens_per_s": round(plan.bound_per_s, 3),
-        "gap_percent": round(gap_percent(plan.rate_per_s, plan.bound_per_s), 3),
+        "bound_tokens_per_s": round(plan.bound_per_s, 3) if is_bounded else None,
+        "gap_percent": (
+            round(gap_percent(plan.rate_per_s, plan.bound_per_s), 3) if is_bounded else None
+        ),
         "tpot_ms_single": [round(1e3 * c.tpot_s, 3) for c in plan.chains],
         "standing_by": [machines[i].node_id for i in plan.idle],
         "front": [
@@ -96,13 +100,19 @@ def show_pool(
         row = (str(at + 1), f"{chain.rate:.1f}", f"{1e3 * chain.tpot_s:.1f}", stages)
         table.add_row(*row)
     console.print(table)
+    gap = gap_percent(plan.rate_per_s, plan.bound_per_s)
+    bound = f"LP bound {plan.bound_per_s:.1f}, gap {gap:.1f} %"
+    if plan.solver == "exhaustive":
+        bound = "no plan of these nodes carries more"
+    elif plan.solver == "greedy":
+        bound = "no bound is known"
     console.print(
-        f"{pool.model}: {len(plan.chains)} chains, {plan.rate_per_s:.1f} tokens/s; LP bound "
-        f"{plan.bound_per_s:.1f}, gap {gap_percent(plan.rate_per_s, plan.bound_per_s):.1f} % "
+        f"{pool.model}: {len(plan.chains)} chains, {plan.rate_per_s:.1f} tokens/s; {bound} "
         f"({plan.solver}, {plan.status}, {solve_ms} ms); {len(plan.idle)} nodes stand by"
     )
     front = "; ".join(f"{1e3 * t:.0f} ms: {rate:.0f}" for t, rate in plan.front[:FRONT_SHOWN])
-    console.print(f"tokens/s at most, if a token alone may take that long: {front}")
+    if front:
+        console.print(f"tokens/s at most, if a token alone may take that long: {front}")
     worth = [item for item in plan.worth if item[2] > 0.0][:FRONT_SHOWN]
     if worth:
         added = "; ".join(f"{kind} in {region} {value:.1f}" for kind, region, value in worth)

@@ -51,8 +51,9 @@ class _Classes:
         return [len(m) for m in self.members]
 
 
-def plan_cluster(cluster: Cluster, wish: Wish) -> ClusterPlan:
-    """The best placement found within `wish.stages_max` stages.
+def plan_cluster(cluster: Cluster, wish: Wish, *, trouble: str | None = None) -> ClusterPlan:
+    """The best placement found within `wish.stages_max` stages; where `trouble` says why there is
+    no solver, one without it.
 
     Raises UnavailableError: "not_enough_memory" where the layers do not fit, "slo_infeasible" where
     they only fit into more stages.
@@ -69,6 +70,8 @@ def plan_cluster(cluster: Cluster, wish: Wish) -> ClusterPlan:
     worth: list[tuple[str, float]] = []
     solver = "highs"
     try:
+        if trouble is not None:
+            raise NoSolverError(trouble)
         flow, spans = _search(cluster, wish, front)
         bound = _bound(cluster, wish, flow)
         worth = _worth(cluster, wish, flow)

@@ -38,12 +38,18 @@ class PoolPlan:
     warnings: tuple[str, ...] = ()
 
 
-def plan_pool(ground: Ground, wish: Wish, *, packer: Pack | None = None) -> PoolPlan:
-    """The best plan found. Raises UnavailableError where no replica fits: not enough memory
-    (how much is missing), or an SLO that no chain meets (the nearest feasible one)."""
+def plan_pool(
+    ground: Ground, wish: Wish, *, packer: Pack | None = None, trouble: str | None = None
+) -> PoolPlan:
+    """The best plan found. `packer` replaces the solver; where `trouble` says why there is none,
+    nothing calls it.
+
+    Raises UnavailableError where no replica fits: not enough memory (how much is missing), or an
+    SLO that no chain meets (the nearest feasible one).
+    """
     free = tuple(range(len(ground.machines)))
     classes = classify(ground, free)
-    search = Search(ground, wish, packer)
+    search = Search(ground, wish, packer, trouble)
     found: list[Found] = []
     patterns: list[Pattern] = []
     is_exhaustive = len(free) <= EXHAUSTIVE_MACHINES_MAX
@@ -64,13 +70,18 @@ def plan_pool(ground: Ground, wish: Wish, *, packer: Pack | None = None) -> Pool
     rate = sum(chain.rate for chain in chains)
     worth = [(*key, price) for block in found for key, price in block.worth.items()]
     statuses = [block.status for block in found]
+    bound = max(rate, sum(block.bound for block in found))
+    front = _front(classes, patterns, wish) if trouble is None else ()
+    if is_exhaustive:
+        # Whole replicas carry less than shares of them, and this is the most that whole ones do.
+        front = tuple((limit, min(most, rate)) for limit, most in front)
     return PoolPlan(
         chains=tuple(sorted(chains, key=lambda c: (-c.rate, c.members))),
         idle=left,
         rate_per_s=rate,
-        bound_per_s=max(rate, sum(block.bound for block in found)),
+        bound_per_s=bound,
         worth=tuple(sorted(worth, key=lambda item: (-item[2], item[0], item[1]))),
-        front=_front(classes, patterns, wish),
+        front=front,
         solver=found[0].solver if found else "greedy",
         status="optimal" if statuses and set(statuses) == {"optimal"} else "feasible",
         warnings=tuple(dict.fromkeys(search.warnings)),

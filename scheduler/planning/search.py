@@ -41,7 +41,11 @@ class Found:
 class Search:
     """The search of one question; `warnings` say what went wrong on the way."""
 
-    def __init__(self, ground: Ground, wish: Wish, packer: Pack | None) -> None:
+    def __init__(
+        self, ground: Ground, wish: Wish, packer: Pack | None, trouble: str | None = None
+    ) -> None:
+        """`trouble` says why no solver is to be asked."""
+        self._trouble = trouble
         self._ground = ground
         self._wish = wish
         self._packer = packer
@@ -104,6 +108,8 @@ class Search:
         chains = plan_exactly(self._ground, self._wish)
         worth: Worth = {}
         try:
+            if self._trouble is not None:
+                raise NoSolverError(self._trouble)
             worth = self._worth(
                 classes, relax(patterns, classes, time_limit_s=self._wish.time_limit_s)[1]
             )
@@ -131,6 +137,8 @@ class Search:
         """The solver's packing, or the greedy one where it does not do its work."""
         limit_s = self._wish.time_limit_s
         try:
+            if self._trouble is not None:
+                raise NoSolverError(self._trouble)
             if self._packer is not None:
                 return self._packer(patterns, classes, limit_s)
             return pack(patterns, classes, time_limit_s=limit_s, carried=carried, gap=gap)
