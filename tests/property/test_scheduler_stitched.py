@@ -1,0 +1,185 @@
+"""Stitching over any boundaries, against a twin that tries every order of nodes and every cut."""
+
+import itertools
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.types import LayerSpan, NodeId
+from scheduler.cost import Links, stage_cost
+from scheduler.selection import Candidate, Query, select_route
+from scheduler.selection.board import Board
+from scheduler.selection.candidates import Load, Promise, price
+from scheduler.selection.places import Places
+from scheduler.selection.router import Router
+from scheduler.selection.stitched import Stitcher
+from scheduler.selection.verify import route_violations
+from tests.unit.scheduler.pools import node, tiny_model
+
+LAYERS = 6
+HOP_BYTES = 1_152
+SPEC = tiny_model(LAYERS)
+REGIONS_MS = ((2.0, 60.0, 90.0), (60.0, 4.0, 120.0), (80.0, 110.0, 3.0))
+
+
+def draw_load(rng: Random) -> Load:
+    """Room, company, prompts ahead, a measured step."""
+    return Load(
+        rng.choice((50, 100, 200)),
+        rng.randrange(4),
+        rng.choice((0, 0, 64)),
+        rng.choice((0.0, 0.0, 3.0, 30.0)),
+    )
+
+
+def draw_net(seed: int, num_nodes_max: int) -> tuple[list[Candidate], Links, Query]:
+    """Spans of every kind; round trips keep the triangle inequality."""
+    rng = Random(seed)
+    candidates, profiles = [], []
+    for i in range(rng.randrange(1, num_nodes_max + 1)):
+        profile = node(
+            f"n{i:02d}",
+            layer_ms=rng.choice((0.5, 1.0, 4.0)),
+            rtt_ms=rng.choice((1.0, 9.0, 30.0)),
+            up_bytes_per_s=rng.choice((1e4, 1e5, 1e6)),
+            down_bytes_per_s=rng.choice((5e4, 1e6)),
+        )
+        profiles.append(profile)
+        start = rng.choice((0, 0, rng.randrange(LAYERS)))
+        end = rng.choice((LAYERS, rng.randrange(start + 1, LAYERS + 1)))
+        candidates.append(
+            Candidate(
+                node_id=profile.node_id,
+                incarnation=i,
+                span=LayerSpan(start, end),
+                cost=stage_cost(profile, SPEC),
+                kv_tokens_max=200,
+                **draw_load(rng)._asdict(),
+            )
+        )
+    links = Links(profiles)
+    if rng.random() < 0.7:
+        links = Places(
+            profiles,
+            {p.node_id: rng.randrange(3) for p in profiles},
+            {p.node_id: rng.choice((0.0, 1.0, 9.0)) for p in profiles},
+            REGIONS_MS,
+        )
+    query = Query(
+        spec=SPEC,
+        prompt_tokens=rng.choice((1, rng.randrange(1, 60), 3_000)),
+        new_tokens=rng.randrange(1, 40),
+        kv_tokens=rng.choice((40, 100, 150)),
+        hop_bytes=HOP_BYTES,
+    )
+    return candidates, links, query
+
+
+def naive(
+    candidates: list[Candidate], links: Links, query: Query, excluded: frozenset[NodeId]
+) -> float | None:
+    """The least cost over every order of nodes and every way to cut the layers."""
+    best: float | None = None
+    able = [
+        c for c in candidates if c.kv_tokens_free >= query.kv_tokens and c.node_id not in excluded
+    ]
+    for size in range(1, min(len(able), LAYERS) + 1):
+        for chain in itertools.permutations(able, size):
+            for cuts in itertools.combinations(range(1, LAYERS), size - 1):
+                edges = list(itertools.pairwise((0, *cuts, LAYERS)))
+                if all(
+                    c.span.start <= a and b <= c.span.end
+                    for c, (a, b) in zip(chain, edges, strict=True)
+                ):
+                    total = cost(list(chain), edges, links, query)
+                    best = total if best is None else min(best, total)
+    return best
+
+
+def cost(chain: list[Candidate], edges: list[tuple[int, int]], links: Links, query: Query) -> float:
+    """From first to last token."""
+    steps = query.new_tokens
+    total = links.coordinator_rtt_ms(chain[0].node_id) / 2
+    for candidate, (a, b) in zip(chain, edges, strict=True):
+        own = price(candidate, query)
+        total += own.fixed + (b - a) * own.per_layer
+    total += price(chain[-1], query).head
+    for one, two in itertools.pairwise(chain):
+        total += (1 + steps) * links.rtt_ms(one.node_id, two.node_id) / 2
+        num_bytes = query.hop_bytes * (query.prompt_tokens + steps)
+        total += 1e3 * num_bytes / links.bytes_per_s(one.node_id, two.node_id)
+    first, last = chain[0].node_id, chain[-1].node_id
+    return total + steps * links.rtt_ms(last, first) / 2 + links.coordinator_rtt_ms(last) / 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 3), st.booleans())
+def test_stitching_finds_what_the_twin_finds_whatever_the_news(
+    seed: int, num_news: int, has_suspect: bool
+) -> None:
+    candidates, links, query = draw_net(seed, 5)
+    board = Board(candidates, links, num_layers=LAYERS, hop_bytes=HOP_BYTES)
+    stitcher = Stitcher(board, LAYERS)
+    excluded = frozenset({NodeId("n01")}) if has_suspect else frozenset[NodeId]()
+    rng = Random(seed + 1)
+    for _ in range(num_news + 1):
+        found = stitcher.best(query, excluded)
+        best = naive(candidates, links, query, excluded)
+        assert (found is None) == (best is None)
+        if found is not None and best is not None:
+            route, total_ms = found
+            known = {c.node_id: c for c in candidates}
+            assert not route_violations(known, query, route)
+            assert not excluded & {s.node_id for s in route}
+            chain = [known[s.node_id] for s in route]
+            edges = [(s.span.start, s.span.end) for s in route]
+            assert abs(total_ms - best) < 1e-6 * best
+            assert abs(cost(chain, edges, links, query) - best) < 1e-6 * best
+        at = rng.randrange(len(candidates))
+        load = draw_load(rng)
+        candidates[at] = replace(candidates[at], **load._asdict())
+        index = board.tell(candidates[at].node_id, load)
+        assert index is not None
+        stitcher.update(index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_in_a_crowd_stitching_is_never_dearer_than_the_general_search(seed: int) -> None:
+    candidates, links, query = draw_net(seed, 40)
+    board = Board(candidates, links, num_layers=LAYERS, hop_bytes=HOP_BYTES)
+    found = Stitcher(board, LAYERS).best(query)
+    general = select_route(candidates, query, links)
+    assert (found is None) == (general is None)
+    if found is not None and general is not None:
+        assert found[1] <= general.total_ms * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([None, Promise(5_000.0, 300.0)]))
+def test_every_route_keeps_every_promise(seed: int, promise: Promise | None) -> None:
+    """Ready chains and searched ones, both classes of requests, as rooms fill up."""
+    candidates, links, query = draw_net(seed, 12)
+    query = replace(query, promise=promise)
+    router = Router(candidates, links, spec=SPEC, hop_bytes=HOP_BYTES)
+    excluded = {NodeId(f"n{seed % 12:02d}")}
+    for _ in range(6):
+        decision = router.route(query, excluded)
+        known = {c.node_id: c for c in router.candidates}
+        if decision is None:
+            able = [c for c in known.values() if c.node_id not in excluded]
+            assert select_route(able, query, links) is None
+            return
+        assert not route_violations(known, query, decision.route)
+        assert not excluded & {s.node_id for s in decision.route}
+        for stage in decision.route:
+            load = known[stage.node_id].load
+            assert router.tell(
+                stage.node_id,
+                load._replace(
+                    kv_tokens_free=load.kv_tokens_free - query.kv_tokens,
+                    num_requests=load.num_requests + 1,
+                ),
+            )
