@@ -18,6 +18,7 @@ from coordinator.assembly import Parts, Surroundings, assemble
 from coordinator.config import CoordinatorConfig, Listen
 from coordinator.dashboard.mount import mount
 from coordinator.models import served_models
+from coordinator.preflight import check_config
 from coordinator.shell.authority import Authority
 from coordinator.shell.broker_certificates import write_broker_certificates
 from coordinator.shell.first_start import (
@@ -113,6 +114,7 @@ async def coordinator(
     that fails later is a bug: it ends the block with its own exception.
     """
     clock = clock if clock is not None else SystemClock()
+    await asyncio.to_thread(check_config, config)
     models = await asyncio.to_thread(served_models, config.models)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(sole_owner(config.state_dir, role="coordinator", flag="--state-dir"))
@@ -270,7 +272,8 @@ async def _announcement(around: Surroundings, doors: _Doors, login_path: str) ->
         public_address=doors.public_address,
         node_address=doors.node_address,
         http_url=doors.http_url,
-        telemetry_url=around.telemetry.url,
+        # Nodes are told no host, for ours is where they dial; people are.
+        telemetry_url=around.telemetry.url.replace("://:", f"://{_host_port(doors.host, 0)[:-1]}"),
         login_url=f"{doors.http_url}{login_path}" if login_path else "",
         join_command=f"plait node join {doors.public_address} --token {token}",
         admin_key_path=config.state_dir / ADMIN_KEY,

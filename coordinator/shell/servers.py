@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
@@ -16,39 +15,11 @@ from coordinator.shell.plain_errors import PlainErrors
 from plait.errors import ConfigError
 from plait.log import get
 from plait.wire.channel import FRAME_BYTES_MAX, server_options
+from plait.wire.listening import bind_error, check_bindable
 
 STOP_S: Final = 3.0
 START_S: Final = 20.0
 log = get("servers")
-
-
-def check_free(host: str, port: int, *, flag: str) -> None:
-    """Raises ConfigError when `port` is taken or not ours to take; 0 is always free.
-
-    gRPC's own error names neither the cause nor what helps, so the port is tried first.
-    """
-    if port == 0:
-        return
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        raise _bind_error(host, port, flag, error) from error
-
-
-def _bind_error(host: str, port: int, flag: str, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        cause = "is in use by another program"
-    elif error.errno == errno.EACCES:
-        cause = "may not be opened by this user"
-    else:
-        cause = f"cannot be opened ({error.strerror})"
-    return ConfigError(
-        f"port {port} on {host} {cause}: choose another with {flag} HOST:PORT (0: any free port)",
-        reason="port_in_use" if error.errno == errno.EADDRINUSE else None,
-    )
 
 
 class GrpcDoor:
@@ -68,7 +39,7 @@ class GrpcDoor:
         calls_max: int,
         message_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        check_free(host, port, flag=flag)
+        check_bindable(host, port, flag=flag)
         self._server = aio.server(
             interceptors=(PlainErrors(),),
             options=server_options(message_bytes_max),
@@ -95,16 +66,16 @@ class GrpcDoor:
 
 
 def bind(host: str, port: int, *, flag: str) -> socket.socket:
-    """A bound TCP socket. Raises ConfigError as `check_free` does."""
+    """A bound TCP socket. Raises ConfigError as `check_bindable` does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio switches Nagle's algorithm off only for sockets that name TCP; else 40 ms a token.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         bound.close()
-        raise _bind_error(host, port, flag, error) from error
+        raise bind_error(host, port, flag, error) from error
     return bound
 
 

@@ -68,6 +68,11 @@ async def open_store(
         await engine.dispose()
 
 
+def check_url(url: str | Path) -> None:
+    """Raises ConfigError where no store can be behind `url`; opens and writes nothing."""
+    _engine(_url(url))
+
+
 def _url(url: str | Path) -> URL:
     if isinstance(url, Path) or "://" not in url:
         return URL.create("sqlite+aiosqlite", database=str(url))
@@ -75,12 +80,12 @@ def _url(url: str | Path) -> URL:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
     except ArgumentError:
-        raise ConfigError("the store's URL cannot be read: " + _HELP) from None
+        raise ConfigError("--database: the URL cannot be read: " + _HELP) from None
     if backend == "sqlite":
         return parsed.set(drivername="sqlite+aiosqlite")
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+asyncpg")
-    raise ConfigError(f"the store cannot use {backend!r}: " + _HELP)
+    raise ConfigError(f"--database: the store cannot use {backend!r}: " + _HELP)
 
 
 _HELP: Final = "give a file, sqlite:///PATH or postgresql://USER@HOST/NAME"

@@ -12,7 +12,6 @@ from typing import Final
 
 from coordinator.shell.authority import Authority
 from coordinator.shell.broker import EmbeddedBroker
-from coordinator.shell.servers import check_free
 from coordinator.shell.telemetry import TelemetrySubscriber
 from coordinator.shell.telemetry_view import TelemetryView
 from plait.clock import Clock
@@ -29,6 +28,7 @@ from plait.crypto.files import private_dir
 from plait.errors import ConfigError
 from plait.log import get
 from plait.types import NodeId
+from plait.wire.listening import check_bindable
 from plait.wire.mqtt import BrokerAddress
 from plait.wire.telemetry import default_prefix
 
@@ -72,6 +72,20 @@ class TelemetryHub:
         return ("", "") if self._broker is None else self._broker.node_credentials(node_id)
 
 
+def broker_address(url: str) -> BrokerAddress:
+    """An operator's broker. Raises ConfigError that names --mqtt."""
+    try:
+        address = BrokerAddress.parse(url, default_host="")
+    except ConfigError as error:
+        raise ConfigError(f"--mqtt: {error.message}") from None
+    if not address.host:
+        raise ConfigError(
+            f"--mqtt: {url.partition('://')[0]}://HOST:PORT needs the host of your broker; without "
+            "--mqtt a broker runs inside the coordinator"
+        )
+    return address
+
+
 @contextlib.asynccontextmanager
 async def telemetry_hub(
     *,
@@ -110,16 +124,14 @@ async def telemetry_hub(
         )
 
     if url is not None:
-        address = BrokerAddress.parse(url, default_host="", default_name=COORDINATOR_NAME)
-        if not address.host:
-            raise ConfigError(f"--mqtt {url}: name the broker's host")
+        address = broker_address(url)
         if address.uses_tls:
             papers = ListenerPapers(authority, private_dir(folder), clock)
             yield hub(url, papers.on(address), refresh=papers.refresh)
         else:
             yield hub(url, address)
     elif listen is not None:
-        check_free(*listen, flag="--mqtt-listen")
+        check_bindable(*listen, flag="--mqtt-listen")
         own = BrokerPapers(authority, private_dir(folder))
         broker = EmbeddedBroker(
             secret=secrets.token_bytes(32),

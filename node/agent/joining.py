@@ -13,6 +13,7 @@ from plait import log
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tokens import TOKEN_CHARS_MAX, JoinToken
 from plait.errors import ConfigError, DeadlineError, UnavailableError
+from plait.wire.listening import check_bindable
 from plait.wire.reach import Address, check_reachable
 
 TOKEN_WAIT_S: Final = 60.0
@@ -35,12 +36,33 @@ async def join(config: NodeConfig) -> NodeCredentials:
     if token_word is None and config.token_file is not None:
         token_word = await token_from_file(config.token_file)
     if token_word is None:
-        raise ConfigError(
-            f"no node is enrolled in {config.home}: ask the operator for a token "
-            "(`plait token create`), then run `plait node join COORDINATOR --token TOKEN`",
-            reason="not_enrolled",
-        )
+        raise _not_enrolled(config.home)
     return await enrol(config.coordinator, token_word, config.home, config.display_name)
+
+
+def check_config(config: NodeConfig) -> None:
+    """Whether the node has papers or a token, every address reads as one, and this machine can
+    listen where it shall: looked at before a folder is made or a token spent.
+
+    Raises ConfigError. May block on DNS.
+    """
+    if config.token is not None:
+        JoinToken.parse(config.token)
+    elif config.token_file is None and not has_credentials(config.home):
+        raise _not_enrolled(config.home)
+    host, _, port = config.listen.rpartition(":")
+    check_bindable(host.strip("[]"), int(port), flag="--listen")
+    for given in config.advertise:
+        try:
+            Address.parse(given, default_port=1)
+        except ConfigError:
+            raise ConfigError(
+                f"--advertise {given!r} is not an address: give HOST or HOST:PORT, as neighbours "
+                "reach this machine",
+                reason="bad_address",
+            ) from None
+    if config.coordinator:
+        Address.parse(config.coordinator)
 
 
 async def token_from_file(path: Path, *, wait_s: float = TOKEN_WAIT_S) -> str:
@@ -74,6 +96,14 @@ async def token_from_file(path: Path, *, wait_s: float = TOKEN_WAIT_S) -> str:
             _log.warning("waiting_for_token_file", path=str(path))
             is_waiting = True
         await asyncio.sleep(POLL_S)
+
+
+def _not_enrolled(home: Path) -> ConfigError:
+    return ConfigError(
+        f"no node is enrolled in {home}: ask the operator for a token "
+        "(`plait token create`), then run `plait node join COORDINATOR --token TOKEN`",
+        reason="not_enrolled",
+    )
 
 
 def _no_token(path: Path, why: str) -> ConfigError:

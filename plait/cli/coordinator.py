@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
 from plait.errors import ConfigError
 
@@ -106,7 +107,7 @@ def run(
         broker_names=tuple(broker_name or ()),
         token_files=tuple(token_file or ()),
         nodes_min=min_nodes,
-        plan_wait_ms=int(plan_wait_s * 1_000),
+        plan_wait_ms=milliseconds(plan_wait_s, flag="--plan-wait-s"),
         kv_tokens_min=kv_tokens,
         wire_dtype=wire_dtype,
         max_tokens_default=max_tokens,

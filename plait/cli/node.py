@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
 from plait.errors import ConfigError
 
@@ -89,7 +90,7 @@ def join_network(
         compute_dtype=None if dtype == "auto" else DType(dtype),
         kv_tokens_max=kv_tokens,
         has_telemetry=telemetry,
-        drain_ms=int(drain_s * 1000),
+        drain_ms=milliseconds(drain_s, flag="--drain-s"),
     )
     raise typer.Exit(_run(config))
 
@@ -200,9 +201,12 @@ def _run(config: "NodeConfig") -> int:
 
 async def _join_and_serve(config: "NodeConfig", progress: "ProgressSink") -> "Exit":
     """Papers first: what is wrong with them shows before the engine's libraries are loaded."""
-    from node.agent.joining import join
+    import asyncio
+
+    from node.agent.joining import check_config, join
     from plait.crypto.ownership import sole_owner
 
+    await asyncio.to_thread(check_config, config)
     with sole_owner(config.home, role="node", flag="--home"):
         credentials = await join(config)
         from node.main import run

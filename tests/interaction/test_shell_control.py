@@ -13,7 +13,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.shell.control import ControlService, Offer, frame_bytes_max
 from coordinator.shell.inbox import EventInbox
-from coordinator.shell.servers import GrpcDoor, check_free
+from coordinator.shell.servers import GrpcDoor
 from plait.clock import SystemClock
 from plait.crypto.authority import CertificateAuthority
 from plait.crypto.certificates import COORDINATOR_NAME, key_to_pem, make_csr, new_tls_key
@@ -21,6 +21,7 @@ from plait.errors import AuthenticationError, ConfigError
 from plait.types import LayerSpan, ModelSource, NodeId, Reason, SourceKind
 from plait.wire import codec
 from plait.wire.channel import mtls_server_credentials, secure_channel
+from plait.wire.listening import check_bindable
 from plait.wire.v1 import control_pb2, control_pb2_grpc
 from tests.kit.wait import until
 from tests.unit.shell.fakes import LOAD, SPEC, FakeInbox
@@ -340,4 +341,4 @@ async def test_a_taken_port_is_named_with_its_flag() -> None:
     async with network() as net:
         port = int(net.address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=f"port {port} .* in use .* --node-listen"):
-            check_free("127.0.0.1", port, flag="--node-listen")
+            check_bindable("127.0.0.1", port, flag="--node-listen")

@@ -55,6 +55,7 @@ def test_memory_that_is_none_is_refused_with_an_example(text: str) -> None:
         (["--listen", "0.0.0.0:99999"], "HOST:PORT"),
         (["--memory", "much"], "2GiB"),
         (["--log-level", "loud"], "--log-level"),
+        (["--drain-s", "inf"], "--drain-s"),
         ([], "plait token create"),
         (["--token", "nonsense"], "token"),
         (["plait1.AAAA"], "cut short"),
@@ -67,6 +68,27 @@ def test_what_cannot_be_is_refused_by_its_name(
     result = RUN.invoke(app, ["join", *arguments, *home], env={"PLAIT_TOKEN": ""})
     assert isinstance(result.exception, ConfigError)
     assert words in result.exception.message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "no-such-host.invalid:0"], "--listen: this machine knows no address"),
+        (["--listen", "203.0.113.7:0"], "--listen: 203.0.113.7 is not an address of this machine"),
+        (["--advertise", "not a host"], "--advertise 'not a host'"),
+        (["two words"], "'two words' is not an address"),
+    ],
+)
+def test_addresses_are_looked_at_before_the_token_is_spent(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "token"
+    home = ["--home", str(tmp_path / "papers"), "--token-file", str(token_file)]
+    result = RUN.invoke(app, ["join", *arguments, *home], env={"PLAIT_TOKEN": ""})
+    assert isinstance(result.exception, ConfigError)
+    assert words in result.exception.message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_status_without_papers_says_how_to_join(tmp_path: Path) -> None:
