@@ -129,8 +129,9 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
     if num_nodes == 1:
         return None
     dtype = DType.FLOAT32
+    kv_tokens = min(KV_TOKENS, spec.context_tokens_max)
     layer_bytes = spec.layer_bytes(dtype)
-    layer_bytes += KV_TOKENS * spec.kv_bytes_per_token(1, dtype)
+    layer_bytes += kv_tokens * spec.kv_bytes_per_token(1, dtype)
     ends = role_bytes(spec, dtype, is_first=True, is_last=False)
     ends += role_bytes(spec, dtype, is_first=False, is_last=True)
     middles = (num_nodes - 2) * buffer_bytes(spec, dtype, is_last=False)

@@ -56,7 +56,9 @@ def test_a_demo_answers_stays_while_wanted_and_leaves_nothing(tmp_path: Path) ->
         assert demo.wait(30) == 0
     text = shown.read_text()
     assert text.count("serving") >= 3, text
-    assert "tokens/s" in text and "node 1 [" in text and "dashboard http://127.0.0.1:" in text
+    assert "tokens/s" in text and "dashboard http://127.0.0.1:" in text
+    chain = next(line for line in text.splitlines() if "tokens/s" in line)
+    assert "node 1 [" in chain and "node 2 [" in chain, "neither holds the model alone"
     assert not any(child.is_running() for child in children)
     assert list(temporary.glob("plait-demo-*")) == []
 

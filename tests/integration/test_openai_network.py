@@ -97,14 +97,17 @@ def test_stop_cuts_and_logprobs_are_probabilities(client: OpenAI) -> None:
         assert entry.logprob == best[0] <= 0  # greedy: the chosen one is the likeliest
 
 
-def test_refusals_come_from_the_real_network_too(client: OpenAI) -> None:
+def test_refusals_come_from_the_real_network_too(
+    client: OpenAI, smollm_network: LocalNetwork
+) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=SMOLLM, messages=ASK, parallel_tool_calls=True)
     assert caught.value.param == "parallel_tool_calls"
     with pytest.raises(openai.BadRequestError, match="leaves no room"):
         client.completions.create(model=SMOLLM, prompt="word " * 9000)
+    kv_tokens = min(node.kv_tokens_max for node in smollm_network.view().nodes)
     with pytest.raises(openai.BadRequestError, match="KV cache"):
-        client.completions.create(model=SMOLLM, prompt="word " * 5000, max_tokens=10)
+        client.completions.create(model=SMOLLM, prompt="word " * kv_tokens, max_tokens=10)
     with pytest.raises(openai.NotFoundError, match=SMOLLM):
         client.chat.completions.create(model="gpt", messages=ASK)
 

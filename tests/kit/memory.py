@@ -7,8 +7,9 @@ from scheduler.cost import role_bytes
 
 
 def cap_for_stages(spec: ModelSpec, num_stages: int, kv_tokens: int) -> int | None:
-    """Bytes with which `num_stages` equal nodes hold the model in fp32 and one node fewer cannot,
-    half-way between the two bounds. None for one stage: it may hold all.
+    """Bytes with which `num_stages` equal nodes hold the model in fp32 and one node fewer cannot: a
+    quarter of the way from the first bound to the second, so that KV is scarce as well. None for
+    one stage: it may hold all.
 
     `kv_tokens` are the slots that the coordinator asks of every stage. Raises ValueError for more
     stages than there are layers, and where the ends weigh so much that fewer nodes need no more.
@@ -21,15 +22,14 @@ def cap_for_stages(spec: ModelSpec, num_stages: int, kv_tokens: int) -> int | No
     too_much = _least_bytes(spec, num_stages - 1, kv_tokens)
     if enough >= too_much:
         raise ValueError(f"what holds {num_stages} stages holds {num_stages - 1} too")
-    return (enough + too_much) // 2
+    return enough + (too_much - enough) // 4
 
 
 def _least_bytes(spec: ModelSpec, num_stages: int, kv_tokens: int) -> int:
     """The smallest cap with which a chain of `num_stages` holds all layers."""
     dtype = DType.FLOAT32
     kv_tokens = min(kv_tokens, spec.context_tokens_max)
-    layer_bytes = spec.layer_params * dtype.num_bytes
-    layer_bytes += kv_tokens * spec.kv_bytes_per_token(1, dtype)
+    layer_bytes = spec.layer_bytes(dtype) + kv_tokens * spec.kv_bytes_per_token(1, dtype)
     ends = [(index == 0, index == num_stages - 1) for index in range(num_stages)]
     roles = [role_bytes(spec, dtype, is_first=first, is_last=last) for first, last in ends]
 

@@ -30,13 +30,14 @@ SPLITS = [
 ]
 """All contiguous splits over 1 to NUM_LAYERS stages."""
 
+DEEP_LAYERS = (5, 6)
 TOLERANCE = 1e-4
 _model = cache(tiny_model)
 
 
 @cache
-def _runner(kind: str, span: LayerSpan) -> Runner:
-    return make_runner(_model(kind), span)
+def _runner(kind: str, span: LayerSpan, num_layers: int = NUM_LAYERS) -> Runner:
+    return make_runner(_model(kind, num_layers), span)
 
 
 def _run_split(
@@ -46,9 +47,9 @@ def _run_split(
 
     With `sub_spans` every stage's node holds the whole model and runs a part of it.
     """
-    model = _model(kind)
-    whole = model.spec.whole
-    runners = [_runner(kind, whole if sub_spans else span) for span in split]
+    num_layers = split[-1].end
+    whole = _model(kind, num_layers).spec.whole
+    runners = [_runner(kind, whole if sub_spans else span, num_layers) for span in split]
     sequences = [make_sequence(span, name=f"{kind}-{span}") for span in split]
     rows: list[torch.Tensor] = []
     position = 0
@@ -95,6 +96,44 @@ def test_all_splits_of_all_families() -> None:
         for split in SPLITS:
             logits = _run_split(kind, split, [[3, 1, 4, 1, 5, 9], [2], [6]], sub_spans=False)
             expected = _model(kind).logits([3, 1, 4, 1, 5, 9, 2, 6])
+            torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+@st.composite
+def _deep_splits(draw: st.DrawFn) -> tuple[LayerSpan, ...]:
+    """Any contiguous split of a deeper model: over one node, over one node a layer, and between."""
+    num_layers = draw(st.sampled_from(DEEP_LAYERS))
+    num_stages = draw(st.integers(1, num_layers))
+    inner = st.permutations(range(1, num_layers))
+    cuts = sorted(draw(inner)[: num_stages - 1])
+    return tuple(LayerSpan(a, b) for a, b in pairwise((0, *cuts, num_layers)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    split=_deep_splits(),
+    chunks=st.lists(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6), min_size=1, max_size=3
+    ),
+    sub_spans=st.booleans(),
+)
+def test_deeper_models_split_as_well(
+    kind: str, split: tuple[LayerSpan, ...], chunks: list[list[int]], sub_spans: bool
+) -> None:
+    logits = _run_split(kind, split, chunks, sub_spans=sub_spans)
+    expected = _model(kind, split[-1].end).logits([token for chunk in chunks for token in chunk])
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_one_node_and_a_node_a_layer_in_every_family() -> None:
+    """Not left to chance: both ends of the range, with most layers."""
+    deepest = max(DEEP_LAYERS)
+    singles = tuple(LayerSpan(layer, layer + 1) for layer in range(deepest))
+    for kind in KINDS:
+        expected = _model(kind, deepest).logits([3, 1, 4, 1, 5, 9, 2, 6])
+        for split in ((LayerSpan(0, deepest),), singles):
+            logits = _run_split(kind, split, [[3, 1, 4, 1, 5, 9], [2], [6]], sub_spans=False)
             torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
 
 

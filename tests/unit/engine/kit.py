@@ -46,7 +46,6 @@ _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "intermediate_size": 80,
-    "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
@@ -164,11 +163,11 @@ class TinyModel:
         return result
 
 
-def _spec(architecture: Architecture, **changes: Any) -> ModelSpec:
+def _spec(architecture: Architecture, num_layers: int, **changes: Any) -> ModelSpec:
     spec = ModelSpec(
         model_id=ModelId(f"tiny-{architecture}"),
         architecture=architecture,
-        num_layers=NUM_LAYERS,
+        num_layers=num_layers,
         hidden_size=48,
         intermediate_size=80,
         num_heads=6,
@@ -183,10 +182,10 @@ def _spec(architecture: Architecture, **changes: Any) -> ModelSpec:
     return replace(spec, **changes)
 
 
-def tiny_model(kind: str) -> TinyModel:
+def tiny_model(kind: str, num_layers: int = NUM_LAYERS) -> TinyModel:
     """One of `KINDS`, with weights large enough to make differences visible."""
     torch.manual_seed(7)
-    reference, spec = _BUILDERS[kind]()
+    reference, spec = _BUILDERS[kind](num_layers)
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             if "norm" in name:
@@ -198,10 +197,16 @@ def tiny_model(kind: str) -> TinyModel:
 
 
 def _llama(
-    rope: dict[str, Any], scaling: RopeScaling | None, *, tied: bool = False, bias: bool = False
+    num_layers: int,
+    rope: dict[str, Any],
+    scaling: RopeScaling | None,
+    *,
+    tied: bool = False,
+    bias: bool = False,
 ) -> tuple[PreTrainedModel, ModelSpec]:
     config = LlamaConfig(
         **_SIZES,
+        num_hidden_layers=num_layers,
         rope_parameters=rope,
         tie_word_embeddings=tied,
         attention_bias=bias,
@@ -209,6 +214,7 @@ def _llama(
     )
     spec = _spec(
         Architecture.LLAMA,
+        num_layers,
         rope_theta=rope["rope_theta"],
         rope_scaling=scaling,
         tie_embeddings=tied,
@@ -219,37 +225,55 @@ def _llama(
     return LlamaForCausalLM(config), spec
 
 
-def _qwen2() -> tuple[PreTrainedModel, ModelSpec]:
-    config = Qwen2Config(**_SIZES, rope_parameters=_ROPE, tie_word_embeddings=True)
-    spec = _spec(Architecture.QWEN2, attention_bias=True, tie_embeddings=True)
+def _qwen2(num_layers: int) -> tuple[PreTrainedModel, ModelSpec]:
+    config = Qwen2Config(
+        **_SIZES, num_hidden_layers=num_layers, rope_parameters=_ROPE, tie_word_embeddings=True
+    )
+    spec = _spec(Architecture.QWEN2, num_layers, attention_bias=True, tie_embeddings=True)
     return Qwen2ForCausalLM(config), spec
 
 
-def _qwen3() -> tuple[PreTrainedModel, ModelSpec]:
-    config = Qwen3Config(**_SIZES, head_dim=16, rope_parameters=_ROPE, tie_word_embeddings=False)
-    return Qwen3ForCausalLM(config), _spec(Architecture.QWEN3, qk_norm=True, head_dim=16)
+def _qwen3(num_layers: int) -> tuple[PreTrainedModel, ModelSpec]:
+    config = Qwen3Config(
+        **_SIZES,
+        num_hidden_layers=num_layers,
+        head_dim=16,
+        rope_parameters=_ROPE,
+        tie_word_embeddings=False,
+    )
+    return Qwen3ForCausalLM(config), _spec(
+        Architecture.QWEN3, num_layers, qk_norm=True, head_dim=16
+    )
 
 
-def _mistral() -> tuple[PreTrainedModel, ModelSpec]:
-    config = MistralConfig(**_SIZES, rope_parameters=_ROPE, sliding_window=5)
-    return MistralForCausalLM(config), _spec(Architecture.MISTRAL, sliding_window_tokens=5)
+def _mistral(num_layers: int) -> tuple[PreTrainedModel, ModelSpec]:
+    config = MistralConfig(
+        **_SIZES, num_hidden_layers=num_layers, rope_parameters=_ROPE, sliding_window=5
+    )
+    return MistralForCausalLM(config), _spec(
+        Architecture.MISTRAL, num_layers, sliding_window_tokens=5
+    )
 
 
 _BUILDERS = {
-    "llama": lambda: _llama(_ROPE, None),
-    "llama-tied": lambda: _llama(_ROPE, None, tied=True),
-    "llama-bias": lambda: _llama(_ROPE, None, bias=True),
-    "llama-linear": lambda: _llama(
-        {**_ROPE, "rope_type": "linear", "factor": 2.0}, RopeScaling(kind="linear", factor=2.0)
+    "llama": lambda layers: _llama(layers, _ROPE, None),
+    "llama-tied": lambda layers: _llama(layers, _ROPE, None, tied=True),
+    "llama-bias": lambda layers: _llama(layers, _ROPE, None, bias=True),
+    "llama-linear": lambda layers: _llama(
+        layers,
+        {**_ROPE, "rope_type": "linear", "factor": 2.0},
+        RopeScaling(kind="linear", factor=2.0),
     ),
-    "llama-llama3": lambda: _llama(
-        _LLAMA3, RopeScaling(kind="llama3", factor=4.0, original_context_tokens=32)
+    "llama-llama3": lambda layers: _llama(
+        layers, _LLAMA3, RopeScaling(kind="llama3", factor=4.0, original_context_tokens=32)
     ),
-    "llama-yarn": lambda: _llama(
-        _YARN, RopeScaling(kind="yarn", factor=4.0, original_context_tokens=32)
+    "llama-yarn": lambda layers: _llama(
+        layers, _YARN, RopeScaling(kind="yarn", factor=4.0, original_context_tokens=32)
     ),
-    "llama-dynamic": lambda: _llama(
-        {**_ROPE, "rope_type": "dynamic", "factor": 2.0}, RopeScaling(kind="dynamic", factor=2.0)
+    "llama-dynamic": lambda layers: _llama(
+        layers,
+        {**_ROPE, "rope_type": "dynamic", "factor": 2.0},
+        RopeScaling(kind="dynamic", factor=2.0),
     ),
     "qwen2": _qwen2,
     "qwen3": _qwen3,
