@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -143,11 +143,15 @@ def _plan_own(
     from plait.models.naming import resolve
     from plait.models.opening import load_spec
     from scheduler.allocation import AllocationProblem
+    from scheduler.cost import group_refusal
 
     described = pool_of(table, file)
     if model is None:
         raise ConfigError("which model? Name one with --model")
-    spec = load_spec(resolve(model))
+    spec = replace(load_spec(resolve(model)), weight_format=described.weight_format)
+    for node in described.nodes:
+        if (reason := group_refusal(node.group, spec)) is not None:
+            raise ConfigError(f"{file}: node {node.node_id}: {reason}")
     problem = AllocationProblem(
         models=(spec,),
         nodes=described.nodes,
@@ -155,6 +159,7 @@ def _plan_own(
         wire_dtype=described.wire_dtype,
         rtt_ms=described.rtt_ms,
         time_limit_s=wish.time_limit_s,
+        mean_session_s=described.mean_session_s,
     )
     if wish.stages_max is not None or wish.tpot_s_max is not None:
         _plan_wished(problem, wish, shown)

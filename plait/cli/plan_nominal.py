@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plait.cli.plan_fields import Table, count, entries, number, sub_table
+from plait.cli.plan_group import grouped_device, mean_session_s, tensor_group
 from plait.errors import ConfigError
 from scheduler.planning.ground import Ground
 from scheduler.planning.roofline import Device, ModelFigures, Rules, machine_of
@@ -31,7 +32,8 @@ def is_nominal(table: Table) -> bool:
 
 def read_nominal(table: Table, where: str, model: str | None) -> NominalPool:
     """The pool as the planner sees it. Raises ConfigError that names the field."""
-    name, figures = _model(sub_table(table, "models", where), where, model)
+    models = sub_table(table, "models", where)
+    name, figures = _model(models, where, model)
     nodes = entries(table, "nodes", where)
     if len(nodes) > NODES_MAX:
         raise ConfigError(f"{where}: more than {NODES_MAX} nodes")
@@ -46,6 +48,9 @@ def read_nominal(table: Table, where: str, model: str | None) -> NominalPool:
         if device.node_id in seen:
             raise ConfigError(f"{where}: the id {device.node_id!r} is used twice")
         seen.add(device.node_id)
+        _refuse_indivisible(
+            device, sub_table(models, name, where), name, f"{where}: nodes[{index}]"
+        )
         machines.append(machine_of(device, figures, rules))
     ground = Ground(
         num_layers=figures.num_layers,
@@ -87,10 +92,13 @@ def _device(node: Table, where: str, regions: Sequence[str]) -> Device:
     memory = number(node, "memory_bytes", where)
     flops = number(node, "flops", where)
     bandwidth = number(node, "memory_bytes_per_s", where)
-    return Device(
+    group, session_s = tensor_group(node, where), mean_session_s(node, where)
+    stays = "" if session_s is None else f", up {session_s / 3600:.3g} h"
+    rank = Device(
         node_id=_text(node, "id", where),
         # Two devices are alike when their figures are, whatever they are called.
-        kind=f"{kind} {memory / 2**30:.0f} GiB {bandwidth / 1e9:.0f} GB/s {flops / 1e12:.0f} TF",
+        kind=f"{kind} {memory / 2**30:.0f} GiB {bandwidth / 1e9:.0f} GB/s {flops / 1e12:.0f} TF"
+        + stays,
         region=regions.index(_text(node, "region", where)),
         last_mile_s=mile_ms / 1e3,
         up_bytes_per_s=number(node, "up_bytes_per_s", where),
@@ -98,7 +106,21 @@ def _device(node: Table, where: str, regions: Sequence[str]) -> Device:
         memory_bytes=memory,
         flops_per_s=flops,
         memory_bytes_per_s=bandwidth,
+        mean_session_s=session_s,
     )
+    return grouped_device(rank, group)
+
+
+def _refuse_indivisible(device: Device, model: Table, name: str, where: str) -> None:
+    """A group's ranks share heads equally; where the file says none, they are taken to fit."""
+    for field in ("heads", "kv_heads"):
+        if device.group is not None and field in model:
+            heads = count(model, field, f"models.{name}")
+            if heads % device.group.degree:
+                raise ConfigError(
+                    f"{where}: {heads} {field} of {name} cannot be divided among "
+                    f"{device.group.degree} ranks"
+                )
 
 
 def _text(node: Table, name: str, where: str) -> str:

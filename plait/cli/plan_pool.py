@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from plait.cli.plan_fields import Table, number, read_table
+from plait.cli.plan_group import grouped_profile, join_groups, mean_session_s, tensor_group
 from plait.errors import ConfigError
-from plait.types import DType, NodeId, NodeProfile
+from plait.types import DType, NodeId, NodeProfile, WeightFormat
 
 GIB: Final = 1 << 30
 POOL_NODES_MAX: Final = 1_000
@@ -23,9 +24,13 @@ NODE_FIELDS: Final = frozenset(
         "rtt_ms",
         "up_mbit_per_s",
         "down_mbit_per_s",
+        "tensor_parallel",
+        "mean_session_h",
     }
 )
-POOL_FIELDS: Final = frozenset({"nodes", "regions", "kv_tokens", "wire_dtype"})
+POOL_FIELDS: Final = frozenset(
+    {"nodes", "groups", "regions", "kv_tokens", "wire_dtype", "weight_format"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,8 @@ class Pool:
     rtt_ms: tuple[tuple[tuple[NodeId, NodeId], float], ...]
     kv_tokens: int
     wire_dtype: DType
+    weight_format: WeightFormat = WeightFormat.NATIVE
+    mean_session_s: tuple[tuple[NodeId, float], ...] = ()
 
 
 def read_pool(path: Path) -> Pool:
@@ -51,6 +58,7 @@ def pool_of(table: Table, path: Path) -> Pool:
         raise ConfigError(f"{path}: it needs at least one entry of `nodes`")
     nodes: list[NodeProfile] = []
     regions: dict[NodeId, str] = {}
+    sessions_s: dict[NodeId, float] = {}
     for index, entry in enumerate(entries):
         where = f"{path}: nodes[{index}]"
         if not isinstance(entry, dict):
@@ -62,11 +70,19 @@ def pool_of(table: Table, path: Path) -> Pool:
                 raise ConfigError(f"{path}: more than {POOL_NODES_MAX} nodes")
             regions[profile.node_id] = region
             nodes.append(profile)
+            session_s = mean_session_s(entry, where)
+            if session_s is not None:
+                sessions_s[profile.node_id] = session_s
+    joined = join_groups(table, nodes, regions, str(path))
+    kept = {node.node_id for node in joined}
+    regions = {node_id: region for node_id, region in regions.items() if node_id in kept}
     return Pool(
-        nodes=tuple(nodes),
+        nodes=tuple(joined),
         rtt_ms=tuple(_pairs(table.get("regions", {}), regions, str(path))),
         kv_tokens=int(number(table, "kv_tokens", str(path), 2_048)),
         wire_dtype=_dtype(table, "wire_dtype", str(path)),
+        weight_format=_weight_format(table, str(path)),
+        mean_session_s=tuple((n, s) for n, s in sessions_s.items() if n in kept),
     )
 
 
@@ -84,7 +100,7 @@ def _profiles(entry: Table, where: str) -> Iterator[tuple[NodeProfile, str]]:
         raise ConfigError(f"{where}: `region` is a name")
     for index in range(count):
         own = name if count == 1 else f"{name}-{index + 1}"
-        yield _profile(entry, own, where), region
+        yield grouped_profile(_profile(entry, own, where), tensor_group(entry, where)), region
 
 
 def _profile(entry: Table, name: str, where: str) -> NodeProfile:
@@ -132,6 +148,15 @@ def _dtype(table: Table, name: str, where: str) -> DType:
     except ValueError:
         known = ", ".join(DType)
         raise ConfigError(f"{where}: `{name}` is one of {known}, not {value!r}") from None
+
+
+def _weight_format(table: Table, where: str) -> WeightFormat:
+    value = table.get("weight_format", WeightFormat.NATIVE)
+    try:
+        return WeightFormat(str(value))
+    except ValueError:
+        known = ", ".join(WeightFormat)
+        raise ConfigError(f"{where}: `weight_format` is one of {known}, not {value!r}") from None
 
 
 def _refuse_unknown(table: Table, known: frozenset[str], where: str) -> None:

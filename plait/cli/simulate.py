@@ -1,7 +1,7 @@
 """`plait simulate`: what a pool would serve, in virtual time."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,7 +107,7 @@ def read_simulated_pool(file: Path, model: str | None) -> "Pool":
     described = pool_of(table, file)
     if model is None:
         raise ConfigError("which model? give --model NAME")
-    spec = load_spec(resolve(model))
+    spec = replace(load_spec(resolve(model)), weight_format=described.weight_format)
     links = Links(described.nodes, described.rtt_ms)
     hop_bytes = spec.hidden_size * described.wire_dtype.num_bytes
     return measured_pool(described.nodes, spec, links, hop_bytes=hop_bytes)

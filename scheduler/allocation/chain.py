@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeId, NodeProfile
@@ -19,6 +19,7 @@ from scheduler.cost import (
     layers_max,
     stage_cost,
 )
+from scheduler.survival import loss, up_share
 
 POLISHED_MAX: Final = 4
 LATENCY_SCALE_MS: Final = 2000.0
@@ -56,6 +57,7 @@ class ChainPlanner:
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
         self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
         self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
+        self.losses: dict[NodeId, float] = {n: loss(s) for n, s in problem.mean_session_s}
 
     def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:
         """Layers that fit on the node in that role with at least the problem's KV."""
@@ -126,9 +128,13 @@ class ChainPlanner:
         if len(order) > 1:
             hops_ms += links.back_ms(order[-1], order[0])
         slot_ms = max((1e3 * self.hop_bytes / links.bytes_per_s(a, b) for a, b in pairs), default=0)
-        return chain_rate(
+        rate = chain_rate(
             figures, hops_ms=hops_ms, slot_ms=slot_ms, sequence_tokens=self.sequence_tokens
         )
+        if not self.losses:
+            return rate
+        share = up_share(sum(self.losses.get(n, 0.0) for n in order))
+        return replace(rate, tokens_per_s=rate.tokens_per_s * share)
 
     def _evaluate(self, order: Sequence[NodeId], counts: Sequence[int], target: LayerSpan) -> Chain:
         stages: list[tuple[NodeId, LayerSpan]] = []
@@ -172,12 +178,14 @@ class ChainPlanner:
     def _scored(
         self, orders: Sequence[list[NodeId]], target: LayerSpan
     ) -> list[tuple[float, int, list[NodeId]]]:
-        """(head time, -room, order) of those that fit, the quickest head first."""
+        """(head time, -room, order) of those that fit, the quickest head first; one that comes and
+        goes counts as slower, and so does the other end."""
         scored = []
         for order in orders:
             caps = self._caps(order, target)
             if min(caps) >= 1 and sum(caps) >= len(target):
-                scored.append((self.costs[order[-1]].head_ms, -sum(caps), order))
+                ends = self.losses.get(order[0], 0.0) + self.losses.get(order[-1], 0.0)
+                scored.append((self.costs[order[-1]].head_ms * (1.0 + ends), -sum(caps), order))
         return sorted(scored)
 
     def _ring(self, node_ids: list[NodeId]) -> list[NodeId]:

@@ -11,6 +11,7 @@ from scheduler.allocation.problem import Placement
 from scheduler.allocation.shortage import shortage_error
 from scheduler.allocation.spare import replicate
 from scheduler.allocation.stitch import stitch
+from scheduler.survival import up_share
 
 ChainChooser = Callable[
     [Sequence[ChainPlanner], Sequence[NodeId], frozenset[ModelId]],
@@ -119,6 +120,8 @@ def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
 def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:
     model_id = planner.spec.model_id
     draft.chains.append(chain)
+    losses = sum(planner.losses.get(node_id, 0.0) for node_id in chain.node_ids)
+    stays = f"; its nodes come and go, it counts {100 * up_share(losses):.1f} %" if losses else ""
     for index, (node_id, span) in enumerate(chain.stages):
         draft.spans[model_id][node_id] = span
         role = ""
@@ -128,7 +131,7 @@ def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:
             role += ", with the LM head"
         draft.reasons[node_id] = (
             f"stage {index + 1} of {len(chain.stages)} in a chain of {model_id}{role}: "
-            "the split that serves most within every node's memory"
+            f"the split that serves most within every node's memory{stays}"
         )
 
 

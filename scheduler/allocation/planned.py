@@ -97,4 +97,5 @@ def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -
         kind=f"{profile.compute_dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
         region=region,
         sequence_tokens=planner.sequence_tokens,
+        loss=planner.losses.get(node_id, 0.0),
     )

@@ -21,7 +21,8 @@ class AllocationProblem:
 
     `kv_tokens_min` KV slots must fit beside the weights on every node that is used.
     `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured, `bytes_per_s` the
-    bandwidth from the first to the second.
+    bandwidth from the first to the second. `mean_session_s` is how long nodes stay, where known:
+    chains count for the share of time that all their members are there.
     `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
     that must keep what `held` says, because requests run on them.
     """
@@ -35,6 +36,7 @@ class AllocationProblem:
     time_limit_s: float = 10.0
     fixed: tuple[NodeId, ...] = ()
     bytes_per_s: tuple[tuple[tuple[NodeId, NodeId], float], ...] = ()
+    mean_session_s: tuple[tuple[NodeId, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

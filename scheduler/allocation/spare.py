@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from plait.types import LayerSpan, NodeId
 from scheduler.allocation.chain import ChainPlanner
 from scheduler.cost import kv_tokens_room
+from scheduler.survival import up_share
 
 
 def replicate(
@@ -36,9 +37,10 @@ def replicate(
 
 
 def _rate(planner: ChainPlanner, node_id: NodeId, span: LayerSpan) -> float:
-    """Steps per second of a stage alone."""
+    """Steps per second of a stage alone, over all the time: spans of nodes that come and go are
+    doubled first."""
     cost = planner.costs[node_id]
     step_ms = cost.decode_ms(
         len(span), 1, is_first=span.start == 0, is_last=span.end == planner.spec.num_layers
     )
-    return 1e3 / step_ms
+    return 1e3 / step_ms * up_share(planner.losses.get(node_id, 0.0))

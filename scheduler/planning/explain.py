@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from scheduler.planning.ground import Ground, Replica, replica_figures
 from scheduler.planning.pool import PoolPlan
+from scheduler.survival import REPAIR_S, up_share
 
 
 def reasons(ground: Ground, plan: PoolPlan) -> Iterator[tuple[str, str]]:
@@ -28,6 +29,13 @@ def reasons(ground: Ground, plan: PoolPlan) -> Iterator[tuple[str, str]]:
             ends += " and" if is_first and is_last else ""
             ends += " with the LM head" if is_last else ""
             step_ms = 1e3 * machine.curve.step_s(layers, 1.0, is_last=is_last)
+            if machine.loss > 0.0:
+                hours = REPAIR_S / machine.loss / 3600
+                share = up_share(sum(ground.machines[i].loss for i in chain.members))
+                what += (
+                    f"; it stays about {hours:.1f} h, with the others that makes its chain count "
+                    f"{100 * share:.1f} %"
+                )
             yield (
                 machine.node_id,
                 f"layers {at}-{at + layers - 1}{ends} in chain {number} "

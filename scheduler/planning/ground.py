@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.curve import StageCurve as StageCurve
+from scheduler.survival import up_share
 
 BATCH_MAX: Final = 64
 """Sequences that a stage runs in one step at most."""
@@ -17,7 +18,8 @@ BATCH_MAX: Final = 64
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A node. `room_bytes` takes weights; KV has `kv_bytes` of its own, or (None) what weights
-    leave. `first_bytes`, `last_bytes` and `both_bytes` are held by ends whatever their layers."""
+    leave. `first_bytes`, `last_bytes` and `both_bytes` are held by ends whatever their layers.
+    `loss` is what its coming and going costs a replica (`scheduler.survival`)."""
 
     node_id: str
     kind: str
@@ -33,6 +35,7 @@ class Machine:
     last_bytes: float
     both_bytes: float
     curve: StageCurve
+    loss: float = 0.0
 
     def layers_max(self, *, is_first: bool, is_last: bool, num_sequences: int = 1) -> int:
         """Layers that fit in that role beside the KV of `num_sequences`, 0 where none does."""
@@ -98,7 +101,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFigures:
-    """Closed-loop figures: tokens/s, seconds per token alone and under load, sequences at once."""
+    """Closed-loop figures: tokens/s over all the time, seconds per token alone and under load,
+    sequences at once."""
 
     rate_per_s: float
     tpot_s_single: float
@@ -146,7 +150,7 @@ def replica_figures(
         trip = trip_s(rate)
         low, high = (rate, high) if rate * trip <= slots and trip <= longest else (low, rate)
     return ReplicaFigures(
-        rate_per_s=low,
+        rate_per_s=low * up_share(sum(m.loss for m, _ in stages)),
         tpot_s_single=trip_s(0.0),
         tpot_s_loaded=trip_s(low),
         num_sequences=slots,

@@ -86,4 +86,5 @@ def _average(ground: Ground, members: list[int]) -> Machine:
         last_mile_s=sum(m.last_mile_s for m in machines) / count,
         up_bytes_per_s=count / sum(1.0 / m.up_bytes_per_s for m in machines),
         down_bytes_per_s=count / sum(1.0 / m.down_bytes_per_s for m in machines),
+        loss=sum(m.loss for m in machines) / count,
     )

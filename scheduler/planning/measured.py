@@ -31,6 +31,7 @@ def measured_machine(
     kind: str,
     region: int,
     sequence_tokens: int,
+    loss: float = 0.0,
 ) -> Machine:
     """A node with `cost` of this model, memory as the node reckons it; KV shares the room of
     weights. Its way to others is in the regions' round trips."""
@@ -55,4 +56,5 @@ def measured_machine(
         last_bytes=float(held(is_first=False, is_last=True) - plain),
         both_bytes=float(held(is_first=True, is_last=True) - plain),
         curve=curve_of(cost),
+        loss=loss,
     )

@@ -73,7 +73,8 @@ def slots(table: Table, order: Ints, counts: Ints, role: _Roles) -> Ints:
 def rates(
     table: Table, order: Ints, counts: Ints, *, tpot_s_max: float, halvings: int
 ) -> tuple[Floats, Floats]:
-    """Tokens/s and seconds per token alone, (chains,) each; rate 0 where it does not fit."""
+    """Tokens/s over all the time and seconds per token alone, (chains,) each; rate 0 where it does
+    not fit."""
     role = roles(table, order)
     held = slots(table, order, counts, role)
     hops, links = _hops(table, order, role)
@@ -124,7 +125,7 @@ def rates(
         fits = (rate * trip <= held) & (trip <= tpot_s_max)
         low = np.where(fits, rate, low)
         high = np.where(fits, high, rate)
-    return low, single
+    return low / (1.0 + table.loss[order].sum(axis=1)), single
 
 
 def _hops(table: Table, order: Ints, role: _Roles) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ from scheduler.curve import (
     roofline,
 )
 from scheduler.planning.ground import BATCH_MAX, Machine
+from scheduler.survival import loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class Device:
     flops_per_s: float
     memory_bytes_per_s: float
     group: TensorGroup | None = None
+    mean_session_s: float | None = None
 
 
 def machine_of(device: Device, model: ModelFigures, rules: Rules) -> Machine:
@@ -99,4 +101,5 @@ def machine_of(device: Device, model: ModelFigures, rules: Rules) -> Machine:
         last_bytes=model.embedding_bytes,
         both_bytes=2 * model.embedding_bytes,
         curve=roofline(speeds, work, batch_max=BATCH_MAX),
+        loss=loss(device.mean_session_s),
     )

@@ -40,6 +40,7 @@ class Table:
     sync: Floats
     """What ranks of a group wait for each other at a layer, whatever the batch; `read` has it too.
     What grows with the batch is in `compute` and `per_sequence`."""
+    loss: Floats
 
     @property
     def none(self) -> int:
@@ -77,4 +78,5 @@ def make_table(ground: Ground, machines: tuple[Machine, ...] | None = None) -> T
         head_compute=column([m.curve.head_compute_s for m in rows], 0.0),
         head_read=column([m.curve.head_read_s for m in rows], 0.0),
         sync=column([m.curve.sync_s for m in rows], 0.0),
+        loss=column([m.loss for m in rows], 0.0),
     )

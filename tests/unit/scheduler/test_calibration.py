@@ -64,7 +64,7 @@ def test_steps_are_held_against_their_own_batch_and_layers() -> None:
         )
         assert calibration.observe(cost, SPAN, SPEC, before=before, now=now)
         before = now
-    assert calibration.factors == (pytest.approx(3.0), pytest.approx(2.0))
+    assert list(calibration.factors) == pytest.approx([3.0, 2.0])
     exact = calibrated(cost, calibration.factors)
     assert exact.decode_ms(10, 5) == pytest.approx(3.0 * cost.decode_ms(10, 5))
     assert stage_cost(repriced(node("a"), SPEC, exact), SPEC) == exact

@@ -91,8 +91,11 @@ def test_quicker_devices_are_never_slower(
     flops: float, bandwidth: float, quicker: float, group: TensorGroup
 ) -> None:
     base = replace(node("a", layer_ms=None), flops_per_s=flops, memory_bytes_per_s=bandwidth)
-    for changes in ({"flops_per_s": flops * quicker}, {"memory_bytes_per_s": bandwidth * quicker}):
-        slow, fast = stage_cost(base, SPEC), stage_cost(replace(base, **changes), SPEC)
+    for better in (
+        replace(base, flops_per_s=flops * quicker),
+        replace(base, memory_bytes_per_s=bandwidth * quicker),
+    ):
+        slow, fast = stage_cost(base, SPEC), stage_cost(better, SPEC)
         for batch in (1, 7, BATCH_MAX):
             before = slow.decode_ms(9, batch, is_first=True, is_last=True)
             assert fast.decode_ms(9, batch, is_first=True, is_last=True) <= before * (1 + 1e-9)
