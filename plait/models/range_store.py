@@ -153,6 +153,7 @@ class RangeStore:
                 self._count(start, end)
                 at = end
                 yield end - start
+            flow.end()
         finally:
             flow.close()
 
@@ -180,6 +181,10 @@ class _Flow:
     def skip(self, size: int) -> None:
         for _ in self.take(size):
             pass
+
+    def end(self) -> None:
+        """Hear that nothing follows: a connection that was read to its end is used again."""
+        next(self._blocks, b"")
 
     def close(self) -> None:
         close = getattr(self._blocks, "close", None)

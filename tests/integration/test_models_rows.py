@@ -48,6 +48,7 @@ def test_a_prompt_costs_a_request_for_each_run_of_pages(hub: HubServer, wide: Ti
     read = opened.read_rows(EMBEDDING, rows)
     assert bytes(read.buffer) == wide.tensors[EMBEDDING][rows].tobytes()
     assert len(hub.ranges) == num_before + 3
+    assert len(hub.cdn_connections) == 1
     last_page_bytes = 20_000 * 256 - 19 * PAGE_BYTES
     assert hub.large_bytes - before == 6 * PAGE_BYTES + last_page_bytes
     assert opened.read_bytes == hub.large_bytes
@@ -120,6 +121,7 @@ def test_a_hub_that_does_not_answer_is_an_error_of_these_rows(
     opened.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("span", "share_max"),
     [(LayerSpan(0, 30), 0.45), (LayerSpan(30, 60), 0.32), (LayerSpan(60, 90), 0.63)],

@@ -35,6 +35,7 @@ class HubServer:
     faults: list[int | str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     cdn_authorizations: list[str] = field(default_factory=list)
+    cdn_connections: set[object] = field(default_factory=set)
     has_metadata: bool = True
     extra_names: list[str] = field(default_factory=list)
 
@@ -153,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, {**commit, "ETag": f'"{blob_id(path)}"'}, path.read_bytes())
 
     def _give_large(self, path: Path) -> None:
+        self.state.cdn_connections.add(self.client_address)
         self.state.cdn_authorizations.append(self.headers.get("Authorization", ""))
         content = path.read_bytes()
         asked = self.headers.get("Range", "").removeprefix("bytes=").split("-")
