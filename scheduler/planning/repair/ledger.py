@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from scheduler.planning.assign import Chain
-from scheduler.planning.ground import Ground, Replica, Wish, replica_figures
+from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.patterns import pad
+from scheduler.planning.price import FINE, rates
 from scheduler.planning.repair.standing import Costs, Standing, Terms
 from scheduler.planning.table import make_table
 
@@ -17,22 +19,39 @@ HURT: Final = 0.85
 """A chain that carries less than this share of what it was planned for is looked at again."""
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """A plan under way."""
+
+    chains: tuple[Chain, ...]
+    idle: frozenset[int]
+    donors: tuple[Chain, ...]
+
+
 class Ledger:
     """`held` are spans as they were before the repair: moves are counted from there."""
 
     def __init__(self, ground: Ground, standing: Standing, wish: Wish, terms: Terms) -> None:
         self.ground, self.terms, self.standing = ground, terms, standing
+        self.wish = wish
         self.table = make_table(ground)
         self.tpot_s_max = math.inf if wish.tpot_s_max is None else wish.tpot_s_max
-        self.stages_max = wish.stages_max
         at = {m.node_id: i for i, m in enumerate(ground.machines)}
         self.held: dict[int, tuple[int, int]] = {}
         self.chains: list[Chain] = []
         self.broken: list[tuple[Group, float]] = []
         """Survivors of each broken chain and what it was planned to carry, the dearest first."""
         self._planned: dict[Group, float] = {}
+        whole: list[tuple[Group, Group, float]] = []
         for stages, planned in zip(standing.chains, standing.rates, strict=True):
-            self._stand(stages, planned, at)
+            members = tuple(at[node_id] for node_id, _ in stages if node_id in at)
+            counts = tuple(count for node_id, count in stages if node_id in at)
+            self._hold(stages, at)
+            if len(members) == len(stages) and sum(counts) == ground.num_layers:
+                whole.append((members, counts, planned))
+            else:
+                self.broken.append((members, planned))
+        self._rate(whole)
         self.broken.sort(key=lambda item: (-item[1], item[0]))
         self.total_per_s = sum(standing.rates)
         placed = {i for chain in self.chains for i in chain.members}
@@ -41,27 +60,29 @@ class Ledger:
         self.costs = Costs(ground, standing, self.held, terms)
         self.donors: list[Chain] = []
 
-    def _stand(
-        self, stages: Sequence[tuple[str, int]], planned: float, at: dict[str, int]
-    ) -> None:
-        """Take in one chain: whole, or what is left of it."""
+    def _hold(self, stages: Sequence[tuple[str, int]], at: dict[str, int]) -> None:
         start = 0
         for node_id, count in stages:
             if node_id in at:
                 self.held[at[node_id]] = (start, start + count)
             start += count
-        members = tuple(at[node_id] for node_id, _ in stages if node_id in at)
-        counts = tuple(count for node_id, count in stages if node_id in at)
-        if len(members) == len(stages) and sum(counts) == self.ground.num_layers:
-            replica = Replica(tuple(zip(members, counts, strict=True)))
-            slo = None if math.isinf(self.tpot_s_max) else self.tpot_s_max
-            figures = replica_figures(self.ground, replica, tpot_s_max=slo)
-            if figures.rate_per_s > 0.0:
-                chain = Chain(members, counts, figures.rate_per_s, figures.tpot_s_single)
-                self.chains.append(chain)
+
+    def _rate(self, whole: Sequence[tuple[Group, Group, float]]) -> None:
+        """What whole chains carry now; one that carries nothing any more is broken."""
+        if not whole:
+            return
+        width = max(len(members) for members, _, _ in whole)
+        array = pad(self.table, [members for members, _, _ in whole], width)
+        split = np.zeros_like(array)
+        for row, (_, counts, _) in enumerate(whole):
+            split[row, : len(counts)] = counts
+        rate, tpot = rates(self.table, array, split, tpot_s_max=self.tpot_s_max, halvings=FINE)
+        for row, (members, counts, planned) in enumerate(whole):
+            if rate[row] > 0.0:
+                self.chains.append(Chain(members, counts, float(rate[row]), float(tpot[row])))
                 self._planned[members] = planned
-                return
-        self.broken.append((members, planned))
+            else:
+                self.broken.append((members, planned))
 
     def hurt(self) -> list[Chain]:
         """Chains that carry clearly less than they were planned for, the worst first."""
@@ -107,6 +128,15 @@ class Ledger:
         self.donors += [c for c in opened if c not in made]
         placed = {i for chain in self.chains for i in chain.members}
         self.idle = {i for i in range(len(self.ground.machines)) if i not in placed}
+
+    def state(self) -> State:
+        """As it is now."""
+        return State(tuple(self.chains), frozenset(self.idle), tuple(self.donors))
+
+    def restore(self, state: State) -> None:
+        """Back to what `state` gave."""
+        self.chains, self.idle = list(state.chains), set(state.idle)
+        self.donors = list(state.donors)
 
     def moved(self) -> dict[int, tuple[int, int] | None]:
         """Machines whose span changed, with the new one."""

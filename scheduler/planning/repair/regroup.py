@@ -6,13 +6,14 @@ bit), two chains carry at most max_A w(A) + w(S \\ A); applied twice, four chain
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from scheduler.planning.ground import Ground
+from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.kinds import link_cost_s
 from scheduler.planning.patterns import STAGES_MAX, pad
 from scheduler.planning.price import price
@@ -27,6 +28,8 @@ SPARE_STAGES: Final = 2
 SPARE_STAGES_FEW: Final = 4
 FEW: Final = 7
 """Stages that a chain may have beyond what holds the layers, and beyond it in a set of few."""
+REGIONS_MAX: Final = 2
+"""Regions that a chain of a larger set may join."""
 GRID: Final = 3
 
 Group = tuple[int, ...]
@@ -44,27 +47,33 @@ class Regroup:
     """Values of groups, priced once each."""
 
     def __init__(
-        self, ground: Ground, table: Table, costs: Costs, *, total_per_s: float, tpot_s_max: float
+        self, ground: Ground, table: Table, costs: Costs, *, total_per_s: float, wish: Wish
     ) -> None:
         self._ground = ground
         self._table = table
         self._costs = costs
         self._total_per_s = total_per_s
-        self._slo = tpot_s_max
+        self._slo = math.inf if wish.tpot_s_max is None else wish.tpot_s_max
+        self._stages_max = min(STAGES_MAX, wish.stages_max or STAGES_MAX)
         self._room = [m.layers_max(is_first=False, is_last=False) for m in ground.machines]
-        self._link_s = [link_cost_s(ground, m) for m in ground.machines]
+        by_link = sorted((link_cost_s(ground, m), i) for i, m in enumerate(ground.machines))
+        self._link_rank = {i: rank for rank, (_, i) in enumerate(by_link)}.__getitem__
         self._values: dict[Group, float] = {}
+        self._known: dict[Group, float] = {}
+        self._leans: dict[Group, list[Group]] = {}
 
     def know(self, group: Group, value: float) -> None:
         """A group's value that is known better than it would be priced: a chain as it stands."""
-        self._values[tuple(sorted(group))] = value
+        self._known[tuple(sorted(group))] = value
 
     def learn(self, sets: Iterable[Group]) -> None:
         """Price every lean subset of every set; all at once, as arrays are quicker the longer."""
         fresh: dict[Group, None] = {}
         for members in sets:
+            if members not in self._leans:
+                self._leans[members] = self._lean(members)
             fresh.update(
-                (group, None) for group in self._lean(members) if group not in self._values
+                (group, None) for group in self._leans[members] if group not in self._values
             )
         rows: list[Group] = []
         owner: list[Group] = []
@@ -87,10 +96,14 @@ class Regroup:
         counts for each chain beside its value."""
         size = len(members)
         own = np.zeros(1 << size)
-        for group in self._lean(members):
-            value = self._values.get(group, 0.0)
+        bits = {index: 1 << bit for bit, index in enumerate(members)}
+        for group in self._leans[members]:
+            value = self._values[group]
             if value > 0.0:
-                own[sum(1 << members.index(i) for i in group)] = value + bonus
+                own[sum([bits[i] for i in group])] = value + bonus
+        for group, value in self._known.items():
+            if bits.keys() >= set(group):
+                own[sum([bits[i] for i in group])] = value + bonus
         single = _inside(own, size)
         full = (1 << size) - 1
         halves = np.arange(1 << max(0, size - 1))  # the last machine is in the other half
@@ -113,47 +126,46 @@ class Regroup:
     def _lean(self, members: Group) -> list[Group]:
         """Subsets with room for all layers, and at most `SPARE_STAGES` members more than that."""
         need = self._ground.num_layers
-        ranked = sorted(members, key=lambda i: (-self._room[i], i))
+        ranked = sorted(
+            (i for i in members if self._room[i] > 0), key=lambda i: (-self._room[i], i)
+        )
         rooms = [self._room[i] for i in ranked]
         suffix = [0, *itertools.accumulate(reversed(rooms))][::-1]
         found: list[Group] = []
         chosen: list[int] = []
 
-        def walk(at: int, total: int, spare: int) -> None:
+        regions = [1 << self._ground.machines[i].region for i in ranked]
+        regions_max = len(members) if len(members) <= FEW else REGIONS_MAX
+
+        def walk(at: int, total: int, spare: int, where: int) -> None:
             if total >= need:
                 found.append(tuple(sorted(chosen)))
                 spare -= 1
-            if spare < 0 or at == len(ranked) or len(chosen) == STAGES_MAX:
-                return
-            if total + suffix[at] < need:
+            if spare < 0 or len(chosen) == self._stages_max or total + suffix[at] < need:
                 return
             for next_at in range(at, len(ranked)):
-                if rooms[next_at] < 1:
-                    break
+                there = where | regions[next_at]
+                if there.bit_count() > regions_max:
+                    continue
                 chosen.append(ranked[next_at])
-                walk(next_at + 1, total + rooms[next_at], spare)
+                walk(next_at + 1, total + rooms[next_at], spare, there)
                 chosen.pop()
 
-        walk(0, 0, SPARE_STAGES_FEW if len(members) <= FEW else SPARE_STAGES)
+        walk(0, 0, SPARE_STAGES_FEW if len(members) <= FEW else SPARE_STAGES, 0)
         return found
 
     def _orders(self, group: Group) -> list[Group]:
-        """Regions in blocks, the best linked first, the narrowest uplink last; as they stand."""
+        """Regions in blocks, the best linked first: the last stage needs no uplink."""
         machines = self._ground.machines
+        if len({machines[i].region for i in group}) == 1:
+            return [tuple(sorted(group, key=self._link_rank))]
         blocks: dict[int, list[int]] = {}
-        for index in sorted(group, key=lambda i: (self._link_s[i], i)):
+        for index in sorted(group, key=self._link_rank):
             blocks.setdefault(machines[index].region, []).append(index)
         rings: list[Sequence[int]] = [sorted(blocks)]
         if len(blocks) == 2:
             rings.append(rings[0][::-1])
-        orders: dict[Group, None] = {}
-        for ring in rings:
-            flat = [i for region in ring for i in blocks[region]]
-            orders[tuple(flat)] = None
-            tail = blocks[ring[-1]]
-            quickest = min(tail, key=lambda i: (machines[i].curve.read_s, -self._link_s[i], i))
-            orders[(*(i for i in flat if i != quickest), quickest)] = None
-        return list(orders)
+        return [tuple(i for region in ring for i in blocks[region]) for ring in rings]
 
 
 def _inside(own: Floats, size: int) -> Floats:

@@ -6,6 +6,7 @@ is carried out where it gains more than its moves cost. Up to `Terms.rounds` don
 another, while few nodes have moved.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 from scheduler.planning.assign import Chain
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.kinds import link_cost_s
-from scheduler.planning.repair.ledger import Ledger
+from scheduler.planning.repair.ledger import Ledger, State
 from scheduler.planning.repair.regroup import GROUP_MAX, Group, Packed, Regroup
 from scheduler.planning.repair.result import Repaired, repaired
 from scheduler.planning.repair.spares import fill_with_spares
@@ -26,18 +27,31 @@ PACKINGS: Final = 3
 """Packings of each donor that are looked at."""
 FINALISTS: Final = 10
 """Packings of a round that are worked out exactly."""
+WAYS: Final = 1
+SIDEWAYS: Final = 3
+"""Ways that are followed from round to round: gains, or else small losses."""
+SIDE_LOSS: Final = 0.02
+"""What a first step may lose of the plan's rate."""
 EPSILON: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What is regrouped: `free` machines, `opened` chains of the plan, and how it would be packed
-    at what rough gain."""
+    """Chains of the plan that are opened, how their machines and the free ones would be packed,
+    and at what rough gain."""
 
-    free: Group
     opened: tuple[Chain, ...]
     packed: Packed
     gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where some steps lead, what they gain in all, and the chains that the last one made."""
+
+    state: State
+    gain: float
+    fresh: tuple[Chain, ...]
 
 
 def repair_pool(
@@ -57,7 +71,7 @@ class _Repair:
             ledger.table,
             ledger.costs,
             total_per_s=ledger.total_per_s,
-            tpot_s_max=ledger.tpot_s_max,
+            wish=ledger.wish,
         )
 
     def run(self) -> Repaired:
@@ -74,21 +88,40 @@ class _Repair:
                 self._rounds((), is_forced=False)
         return repaired(ledger)
 
-    def _rounds(
-        self, survivors: Group, *, is_forced: bool, opened: tuple[Chain, ...] = ()
-    ) -> None:
-        """One donor after the other. What a round made is what the next one goes on from."""
-        fresh = self._round(survivors, [opened], is_forced=is_forced)
-        for _ in range(1, self._ledger.terms.rounds):
-            if not fresh:
-                return
-            starts = [(chain,) for chain in fresh]
-            fresh = self._round((), starts, is_forced=is_forced)
+    def _rounds(self, survivors: Group, *, is_forced: bool, opened: tuple[Chain, ...] = ()) -> None:
+        """One donor after the other. What a round made is what the next one goes on from; a few
+        ways are followed, and the best end is taken."""
+        ledger = self._ledger
+        ends = [_Way(ledger.state(), 0.0, ())]
+        ways = ends
+        for number in range(ledger.terms.rounds):
+            found: dict[frozenset[Chain], _Way] = {}
+            for way in ways:
+                ledger.restore(way.state)
+                starts: list[tuple[Chain, ...]] = [(chain,) for chain in way.fresh]
+                if not number or ledger.idle:
+                    starts.append(() if number else opened)
+                free = () if number else survivors
+                for step in self._round(free, starts, is_forced=is_forced, is_start=not number):
+                    better = _Way(step.state, way.gain + step.gain, step.fresh)
+                    found.setdefault(frozenset(step.state.chains), better)
+            ways = sorted(found.values(), key=lambda w: -w.gain)
+            if not ways:
+                break
+            ends += ways
+            ways = ways[: WAYS if ways[0].gain > 0.0 else SIDEWAYS]
+        ledger.restore(max(ends, key=lambda way: way.gain).state)
 
     def _round(
-        self, survivors: Group, starts: Sequence[tuple[Chain, ...]], *, is_forced: bool
-    ) -> list[Chain]:
-        """Carry out the best offer over all donors; the chains that it made."""
+        self,
+        survivors: Group,
+        starts: Sequence[tuple[Chain, ...]],
+        *,
+        is_forced: bool,
+        is_start: bool,
+    ) -> list["_Way"]:
+        """The best steps over all donors, each with the chains that it made. The first of a
+        broken chain may lose a little: it may be what makes a better one possible."""
         ledger = self._ledger
         for chain in ledger.chains:
             self._regroup.know(chain.members, chain.rate)
@@ -103,6 +136,7 @@ class _Repair:
                     asked.append((free, touched))
         self._regroup.learn(self._members(free, touched) for free, touched in asked)
         offers: list[_Offer] = []
+        least = ledger.total_per_s * (-SIDE_LOSS if is_start and is_forced else EPSILON)
         for free, touched in asked:
             before = sum(chain.rate for chain in touched)
             bonus = ledger.replica_bonus(touched)
@@ -110,35 +144,43 @@ class _Repair:
                 self._members(free, touched), count=PACKINGS, bonus=bonus
             ):
                 gain = packed.value - before
-                if gain > EPSILON * ledger.total_per_s:
-                    offers.append(_Offer(free, touched, packed, gain))
-        offers.sort(key=lambda o: (-o.gain, len(o.opened), o.free))
-        return self._carry_out(offers[:FINALISTS], is_forced=is_forced)
+                is_new = set(packed.groups) != {tuple(sorted(c.members)) for c in touched}
+                if is_new and gain > least:
+                    offers.append(_Offer(touched, packed, gain))
+        offers.sort(key=lambda o: (-o.gain, len(o.opened), o.packed.groups))
+        return self._steps(offers[:FINALISTS], least, is_forced=is_forced)
 
-    def _carry_out(self, offers: Sequence[_Offer], *, is_forced: bool) -> list[Chain]:
+    def _steps(
+        self, offers: Sequence[_Offer], least: float, *, is_forced: bool
+    ) -> list["_Way"]:
+        """Offers worked out exactly, those that may be carried out and gain, the best first."""
         ledger = self._ledger
         groups = list(dict.fromkeys(g for offer in offers for g in offer.packed.groups))
         if not groups:
             return []
         standing = {tuple(sorted(chain.members)): chain for chain in ledger.chains}
         made = dict(zip(groups, chains_of(ledger, groups), strict=True))
-        best: tuple[float, _Offer, list[Chain]] | None = None
+        found: list[tuple[float, _Offer, list[Chain]]] = []
         for offer in offers:
-            for is_calm in (False, True):
-                chains = [
-                    chain
-                    for group in offer.packed.groups
-                    if (chain := standing.get(group) or made[group][is_calm]) is not None
-                ]
+            own: list[tuple[float, _Offer, list[Chain]]] = []
+            choices = [
+                (standing[g],) if g in standing else dict.fromkeys(made[g])
+                for g in offer.packed.groups
+            ]
+            for choice in itertools.product(*choices):
+                chains = [chain for chain in choice if chain is not None]
                 gain = ledger.gain(offer.opened, chains)
-                if ledger.may(offer.opened, chains, is_forced=is_forced) and (
-                    best is None or gain > best[0] + EPSILON
-                ):
-                    best = gain, offer, chains
-        if best is None or best[0] <= 0.0:
-            return []
-        ledger.apply(best[1].opened, best[2])
-        return [chain for chain in best[2] if chain not in best[1].opened]
+                if gain > least and ledger.may(offer.opened, chains, is_forced=is_forced):
+                    own.append((gain, offer, chains))
+            found += sorted(own, key=lambda step: -step[0])[:1]
+        steps: list[_Way] = []
+        before = ledger.state()
+        for gain, offer, chains in sorted(found, key=lambda step: -step[0])[:SIDEWAYS]:
+            ledger.apply(offer.opened, chains)
+            fresh = tuple(chain for chain in chains if chain not in offer.opened)
+            steps.append(_Way(ledger.state(), gain, fresh))
+            ledger.restore(before)
+        return steps
 
     def _members(self, free: Group, touched: Sequence[Chain]) -> Group:
         return tuple(sorted((*free, *(i for chain in touched for i in chain.members))))

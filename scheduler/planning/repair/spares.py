@@ -25,14 +25,15 @@ def fill_with_spares(ledger: Ledger, survivors: Group, planned_per_s: float) -> 
     """Put the best fitting idle machine, or two, where layers are missing. False, and nothing
     done, where the chain would carry clearly less than before."""
     spares = sorted(ledger.idle - set(survivors))
-    for rows in (list(_singles(ledger, survivors, spares)), list(_doubles(ledger, survivors, spares))):
+    for rows in (
+        list(_singles(ledger, survivors, spares)),
+        list(_doubles(ledger, survivors, spares)),
+    ):
         if not rows:
             continue
         array = pad(ledger.table, [members for members, _ in rows], len(rows[0][0]))
         counts = np.array([counts for _, counts in rows], dtype=np.int64)
-        rate, tpot = rates(
-            ledger.table, array, counts, tpot_s_max=ledger.tpot_s_max, halvings=FINE
-        )
+        rate, tpot = rates(ledger.table, array, counts, tpot_s_max=ledger.tpot_s_max, halvings=FINE)
         value = rate - ledger.costs.price(array, counts, ledger.total_per_s)
         at = int(np.argmax(value))
         if rate[at] > 0.0 and rate[at] >= ENOUGH * planned_per_s:

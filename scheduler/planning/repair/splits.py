@@ -23,9 +23,7 @@ CALM_SHARE: Final = 0.97
 Group = tuple[int, ...]
 
 
-def chains_of(
-    ledger: Ledger, groups: Sequence[Group]
-) -> list[tuple[Chain | None, Chain | None]]:
+def chains_of(ledger: Ledger, groups: Sequence[Group]) -> list[tuple[Chain | None, Chain | None]]:
     """The chain of each group that is worth most after its moves, and one that is worth nearly as
     much and changes fewest nodes; None where it carries nothing."""
     ground, table, costs, held = ledger.ground, ledger.table, ledger.costs, ledger.held
@@ -96,18 +94,23 @@ def _kept(
         wanted = np.array([max(1, int(most * share))], dtype=np.int64)
         fits = caps(table, array, role, wanted)[0]
         spans = [held.get(index) for index in order]
-        counts = fewest_moves(ground.num_layers, fits, spans)
-        if counts is not None:
-            found[counts] = None
+        for same_layers in (0, ground.num_layers):
+            counts = fewest_moves(ground.num_layers, fits, spans, same_layers=same_layers)
+            if counts is not None:
+                found[counts] = None
     return list(found)
 
 
 def fewest_moves(
-    num_layers: int, most: Ints, held: Sequence[tuple[int, int] | None]
+    num_layers: int,
+    most: Ints,
+    held: Sequence[tuple[int, int] | None],
+    *,
+    same_layers: int = 0,
 ) -> tuple[int, ...] | None:
     """Layers of each stage in order, at least one and at most `most` each, such that as few as
-    possible are new where they lie; None where they do not fit. Exact: a shortest path over
-    boundaries."""
+    possible are new where they lie; None where they do not fit. A stage that keeps its span as it
+    is counts as so many layers more. Exact: a shortest path over boundaries."""
     boundary = np.arange(num_layers + 1)
     start, end = boundary[:, None], boundary[None, :]
     kept = np.full(num_layers + 1, -np.inf)
@@ -119,6 +122,7 @@ def fewest_moves(
         if span is not None:
             overlap = np.minimum(end, span[1]) - np.maximum(start, span[0])
             gain = gain + np.maximum(overlap, 0)
+            gain[span] += same_layers
         total = kept[:, None] + gain
         came.append(np.asarray(total.argmax(axis=0), dtype=np.int64))
         kept = total.max(axis=0)

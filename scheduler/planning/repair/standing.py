@@ -63,7 +63,7 @@ class Terms:
     rate_per_move: float = 2e-4
     gain_min: float = 1.12
     rounds: int = 3
-    moved_max: int = 7
+    moved_max: int = 10
     replicas_min: int = 0
 
 
