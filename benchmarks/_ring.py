@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from _contenders import Decoded
-
+from benchmarks._contenders import Decoded
 from plait.cli.demo import memory_cap_bytes
 from plait.cli.local_network import LocalNetwork, NodePlan, is_ready, local_network
 from plait.sdk import AsyncClient
@@ -28,6 +27,7 @@ class RingContender:
         self.name = f"plait ring, {num_nodes} nodes"
         self._stack = stack
         self._model = spec.model_id
+        self._num_nodes = num_nodes
         profile = network.profile
         self._client = AsyncClient(
             profile.address, profile.api_key, profile.ca_pem, timeout_s=_SERVE_S
@@ -82,4 +82,6 @@ class RingContender:
             async for delta in stream:
                 ids += delta.token_ids
                 times += [time.perf_counter()] * len(delta.token_ids)
+        if len(stream.route) != self._num_nodes:
+            raise RuntimeError(f"the ring should have {self._num_nodes} stages: {stream.route}")
         return ids, times

@@ -1,8 +1,8 @@
 """The scheduler's figures: clusters, pools, large pools, live networks.
 
-`python benchmarks/scheduler.py [--yardsticks DIR] [--json FILE]`. DIR holds clusters/*.json and
-pools/*.json as `plait plan` reads them, and where known a README.md with another planner's rates;
-without it pools are drawn. Times are CPU seconds of one core.
+`python benchmarks/scheduler.py [--yardsticks DIR] [--strict] [--json FILE]`. DIR holds
+clusters/*.json and pools/*.json as `plait plan` reads them, and where known a README.md with the
+rates of another planner; without it pools are drawn. Times are CPU seconds of one core.
 """
 
 import argparse
@@ -18,8 +18,10 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._bars import add_options, judge
 from benchmarks._live_plans import SIZES, measure
 from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
+from benchmarks._scheduler_bars import bars_of
 from plait.cli.plan_cluster import read_cluster
 from plait.cli.plan_nominal import read_nominal
 from plait.errors import UnavailableError
@@ -177,7 +179,7 @@ def show(console: Console, title: str, rows: Figures) -> None:
 def main() -> None:
     """Print the tables; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    add_options(parser)
     parser.add_argument("--yardsticks", type=Path, help="a folder of clusters/ and pools/")
     options = parser.parse_args()
     console = Console()
@@ -192,5 +194,8 @@ def main() -> None:
     parts["live networks"] = live()
     for title, rows in parts.items():
         show(console, title, rows)
+    bars = bars_of(parts)
     if options.json is not None:
-        options.json.write_text(json.dumps(parts, indent=1), "utf-8")
+        figures = {**parts, "bars": [bar.figures() for bar in bars]}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    judge(bars, console, is_strict=options.strict)

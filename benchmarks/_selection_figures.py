@@ -3,7 +3,7 @@
 CPU time of one thread, median over requests of many lengths, each the best of three. Nodes: five
 speeds, four regions, some busy; boundaries aligned as replicas of one plan have them (four stages);
 or stitched: as our planner leaves a pool, after some left, or every node's its own. Run it as
-`python benchmarks/selection.py [--json FILE]`.
+`python benchmarks/selection.py [--strict] [--json FILE]`.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._bars import Bar, add_options, judge
 from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from benchmarks._mixed import Mixed, planned
 from scheduler.selection import Candidate, Query
@@ -217,8 +217,26 @@ def measure_mixed(num_nodes: int) -> list[MixedRow]:
     return rows
 
 
-def _verdict(figure_us: float, bar_us: float) -> str:
-    return f"{bar_us:.0f} us {'met' if figure_us <= bar_us else 'missed'}"
+def bars_of(rows: Sequence[Row], mixed: Sequence[MixedRow]) -> list[Bar]:
+    """What choosing may take: exactly at each size, aligned and stitched; from ready chains."""
+    named = [(f"exact, {row.num_nodes} nodes", row.num_nodes, row.exact_us) for row in rows]
+    named += [
+        (f"exact, {row.num_nodes} nodes, {row.ground}", row.num_nodes, row.exact_us)
+        for row in mixed
+    ]
+    bars = [
+        Bar(name=name, measured=taken_us, most=EXACT_BAR_US[num_nodes], unit="us")
+        for name, num_nodes, taken_us in named
+    ]
+    return bars + [
+        Bar(
+            name=f"ready chains, {row.num_nodes} nodes",
+            measured=row.choose_us + row.reserve_us + row.release_us,
+            most=CHAINS_BAR_US,
+            unit="us",
+        )
+        for row in rows
+    ]
 
 
 def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> None:
@@ -231,7 +249,7 @@ def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> No
             str(row.num_nodes),
             f"{row.exact_us:.1f} us",
             f"{row.exact_p95_us:.1f} us",
-            _verdict(row.exact_us, EXACT_BAR_US[row.num_nodes]),
+            f"{EXACT_BAR_US[row.num_nodes]:.0f} us",
             f"{row.exact_mixed_us:.1f} us",
             f"{row.exact_told_us:.1f} us",
             f"{row.rebuild_ms:.1f} ms",
@@ -246,7 +264,7 @@ def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> No
             f"{row.reserve_us:.1f} us",
             f"{row.release_us:.1f} us",
             f"{together:.1f} us",
-            _verdict(together, CHAINS_BAR_US),
+            f"{CHAINS_BAR_US:.0f} us",
         )
     console.print(table)
     table = Table(
@@ -259,7 +277,7 @@ def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> No
             one.ground,
             f"{one.exact_us:.1f} us",
             f"{one.exact_p95_us:.1f} us",
-            _verdict(one.exact_us, EXACT_BAR_US[one.num_nodes]),
+            f"{EXACT_BAR_US[one.num_nodes]:.0f} us",
             f"{one.exact_told_us:.1f} us",
             f"{one.prepare_ms:.1f} ms",
         )
@@ -269,19 +287,21 @@ def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> No
 def main() -> None:
     """Print the tables; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    add_options(parser)
     options = parser.parse_args()
     rows = [measure(size) for size in SIZES]
     mixed = [row for size in MIXED_SIZES for row in measure_mixed(size)]
-    show(Console(width=120), rows, mixed)
+    console = Console(width=120)
+    show(console, rows, mixed)
+    bars = bars_of(rows, mixed)
     if options.json is not None:
         figures = {
             "rows": [asdict(row) for row in rows],
             "mixed": [asdict(row) for row in mixed],
-            "exact_bar_us": EXACT_BAR_US,
-            "chains_bar_us": CHAINS_BAR_US,
+            "bars": [bar.figures() for bar in bars],
         }
         options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    judge(bars, console, is_strict=options.strict)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,11 @@ def test_a_pool_is_planned_shown_and_written(tmp_path: Path) -> None:
         edges = [0, *(stage["end"] for stage in stages)]
         assert [stage["start"] for stage in stages] == edges[:-1] and edges[-1] == 64
     shown = run(str(file), "--explain")
-    assert "no plan of these nodes carries more" in shown and "one more node" in shown and "layers 0-" in shown
+    assert (
+        "no plan of these nodes carries more" in shown
+        and "one more node" in shown
+        and "layers 0-" in shown
+    )
 
 
 def test_a_cluster_is_planned_shown_and_written(tmp_path: Path) -> None:

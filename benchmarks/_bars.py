@@ -1,0 +1,69 @@
+"""Bars: what a figure must reach, said in one line each, and what `--strict` makes of a miss."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar: `measured` should be at least `least`, or at most `most`; one of them is given."""
+
+    name: str
+    measured: float
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.least is None) == (self.most is None):
+            raise ValueError(f"{self.name}: give `least` or `most`")
+
+    @property
+    def holds(self) -> bool:
+        """A figure that is not a number misses."""
+        if self.least is not None:
+            return self.measured >= self.least
+        return self.most is not None and self.measured <= self.most
+
+    def line(self) -> str:
+        """What was asked for, what was measured, and the verdict."""
+        side, limit = ("at least", self.least) if self.least is not None else ("at most", self.most)
+        unit = f" {self.unit}" if self.unit else ""
+        verdict = "holds" if self.holds else "misses"
+        return (
+            f"bar: {self.name}: {side} {limit:g}{unit}, measured {self.measured:.4g}{unit}: "
+            f"{verdict}"
+        )
+
+    def figures(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "name": self.name,
+            "measured": self.measured,
+            "least": self.least,
+            "most": self.most,
+            "unit": self.unit,
+            "holds": self.holds,
+        }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """`--json FILE` and `--strict`, which every benchmark takes."""
+    parser.add_argument("--json", type=Path, help="write the figures and verdicts to this file too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where a bar is missed")
+
+
+def judge(bars: Sequence[Bar], console: Console, *, is_strict: bool) -> None:
+    """Print a line for each. Raises SystemExit(1) where one is missed and that is not allowed: call
+    it last, when figures are written."""
+    for bar in bars:
+        console.print(bar.line(), highlight=False, markup=False, soft_wrap=True)
+    num_missed = sum(not bar.holds for bar in bars)
+    console.print(f"{len(bars) - num_missed} of {len(bars)} bars hold", highlight=False)
+    if is_strict and num_missed:
+        sys.exit(1)

@@ -1,0 +1,45 @@
+"""A benchmark says in a line whether a bar holds, and --strict makes a miss a failure."""
+
+import argparse
+import io
+
+import pytest
+from rich.console import Console
+
+from benchmarks._bars import Bar, add_options, judge
+
+FAST = Bar(name="choose", measured=19.0, most=20.0, unit="us")
+SLOW = Bar(name="choose", measured=21.0, most=20.0, unit="us")
+GAIN = Bar(name="gain", measured=1.8, least=1.8)
+NONE = Bar(name="gain", measured=float("nan"), least=1.8)
+
+
+def said(*bars: Bar, is_strict: bool) -> str:
+    out = io.StringIO()
+    judge(bars, Console(file=out, width=200), is_strict=is_strict)
+    return out.getvalue()
+
+
+def test_a_line_gives_bar_figure_and_verdict() -> None:
+    assert FAST.line() == "bar: choose: at most 20 us, measured 19 us: holds"
+    assert SLOW.line() == "bar: choose: at most 20 us, measured 21 us: misses"
+    assert GAIN.line() == "bar: gain: at least 1.8, measured 1.8: holds"
+    assert not NONE.holds
+    assert (SLOW.figures()["holds"], GAIN.figures()["least"]) == (False, 1.8)
+
+
+def test_strict_fails_on_a_miss_alone() -> None:
+    assert "2 of 2 bars hold" in said(FAST, GAIN, is_strict=True)
+    assert "1 of 2 bars hold" in said(FAST, SLOW, is_strict=False)
+    with pytest.raises(SystemExit) as caught:
+        said(FAST, SLOW, is_strict=True)
+    assert caught.value.code == 1
+
+
+def test_a_bar_has_one_side_and_every_benchmark_both_options() -> None:
+    with pytest.raises(ValueError, match="least"):
+        Bar(name="x", measured=1.0)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = parser.parse_args(["--strict", "--json", "f"])
+    assert options.strict and str(options.json) == "f"
