@@ -128,6 +128,8 @@ def _stable_draft(
         fresh = draft_plan(planners, fixed, choose)
     except UnavailableError:
         return kept
+    if fresh.worth()[:2] != kept.worth()[:2]:
+        return max(fresh, kept, key=lambda draft: draft.worth()[:2])
     return fresh if fresh.score > kept.score * GAIN_MIN else kept
 
 

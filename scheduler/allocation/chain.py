@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeId, NodeProfile
+from scheduler.allocation.demand import shares
 from scheduler.allocation.problem import AllocationProblem
 from scheduler.cost import (
     CONTEXT_TOKENS,
@@ -44,7 +45,8 @@ class Chain:
 
 
 class ChainPlanner:
-    """Plans chains of one model over the nodes of one problem. Pure but for its caches."""
+    """Plans chains of one model over the nodes of one problem. Pure but for its caches, and for
+    `standing_score` and `num_standing`: what the model has already in the plan under way."""
 
     def __init__(self, problem: AllocationProblem, spec: ModelSpec) -> None:
         self.spec = spec
@@ -57,6 +59,10 @@ class ChainPlanner:
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
         self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
         self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
+        parts = shares([model.model_id for model in problem.models], dict(problem.demand))
+        self.demand_share = parts.get(spec.model_id, 1.0)
+        self.chains_min = max(1, dict(problem.replicas_min).get(spec.model_id, 1))
+        self.standing_score, self.num_standing = 0.0, 0
         self.losses: dict[NodeId, float] = {n: loss(s) for n, s in problem.mean_session_s}
 
     def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:

@@ -6,6 +6,7 @@ from plait.types import ModelId, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.classes import NodeClass, classify
 from scheduler.allocation.columns import Column, counts_of, make_columns
+from scheduler.allocation.demand import fair_score
 from scheduler.allocation.draft import greedy_chooser
 from scheduler.allocation.patterns import SolvePatterns
 
@@ -21,7 +22,7 @@ class IlpChooser:
         self.solver = "greedy"
         self.status = "feasible"
         self.warnings: tuple[str, ...] = ()
-        self._greedy: dict[tuple[tuple[NodeId, ...], frozenset[ModelId]], Chains] = {}
+        self._greedy: dict[tuple[object, ...], Chains] = {}
 
     def __call__(
         self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
@@ -41,7 +42,7 @@ class IlpChooser:
         except Exception as error:  # a stranger's code: whatever it does, greedy chains are there
             self.warnings = (f"planned without the solver: {error}",)
             return greedy
-        if _worth(chains, must) < _worth(greedy, must):
+        if _worth(planners, chains, must) < _worth(planners, greedy, must):
             return greedy  # within the solver's gap, or it did not work at all
         self.solver, self.status = solution.solver, solution.status
         return chains
@@ -50,15 +51,25 @@ class IlpChooser:
         self, planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
     ) -> Chains:
         """The greedy chains, worked out once per question. Also a ChainChooser."""
-        key = (tuple(free), must)
+        key = (tuple(free), must, *((p.standing_score, p.num_standing) for p in planners))
         if key not in self._greedy:
             self._greedy[key] = greedy_chooser(planners, free, must)
         return self._greedy[key]
 
 
-def _worth(chains: Chains, must: frozenset[ModelId]) -> tuple[int, float]:
+def _worth(
+    planners: Sequence[ChainPlanner], chains: Chains, must: frozenset[ModelId]
+) -> tuple[int, int, float]:
+    """Models served that must be, chains that were called for, then what all have of them."""
     served = {planner.spec.model_id for planner, _ in chains}
-    return len(served & must), round(sum(chain.score for _, chain in chains), 6)
+    scores = {p.spec.model_id: p.standing_score for p in planners}
+    counts = {p.spec.model_id: p.num_standing for p in planners}
+    for planner, chain in chains:
+        scores[planner.spec.model_id] += chain.score
+        counts[planner.spec.model_id] += 1
+    called_for = sum(min(p.chains_min, counts[p.spec.model_id]) for p in planners)
+    parts = {p.spec.model_id: p.demand_share for p in planners}
+    return len(served & must), called_for, round(fair_score(scores, parts), 6)
 
 
 def _concrete(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelId, NodeId, missing_spans
 from scheduler.allocation.chain import Chain, ChainPlanner
-from scheduler.allocation.greedy import greedy_chains, grow
+from scheduler.allocation.demand import fair_score
+from scheduler.allocation.greedy import first_chain, greedy_chains, grow
 from scheduler.allocation.problem import Placement
 from scheduler.allocation.shortage import shortage_error
 from scheduler.allocation.spare import replicate
@@ -30,15 +31,17 @@ class Draft:
     chains: list[Chain] = field(default_factory=list)
     rate: float = 0.0
     score: float = 0.0
+    num_called_for: int = 0
 
     def free(self) -> list[NodeId]:
         """Nodes without a span."""
         taken = {n for spans in self.spans.values() for n in spans}
         return sorted(n for n in self.planners[0].profiles if n not in taken)
 
-    def worth(self) -> tuple[int, float]:
-        """Models served, then score."""
-        return sum(bool(spans) for spans in self.spans.values()), round(self.score, 6)
+    def worth(self) -> tuple[int, int, float]:
+        """Models served, chains that were called for, then score."""
+        num_served = sum(bool(spans) for spans in self.spans.values())
+        return num_served, self.num_called_for, round(self.score, 6)
 
     def placements(self) -> tuple[Placement, ...]:
         """In the order of models, spans and nodes."""
@@ -57,19 +60,33 @@ class Draft:
 def greedy_chooser(
     planners: Sequence[ChainPlanner], free: Sequence[NodeId], must: frozenset[ModelId]
 ) -> list[tuple[ChainPlanner, Chain]]:
-    """Models that must be served first, one chain each; then chains for all in turn."""
+    """Models that must be served first, then the chains that each is to have; then always the
+    model that has least of what it is asked for."""
     chosen: list[tuple[ChainPlanner, Chain]] = []
     left = list(free)
-    for planner in sorted(planners, key=lambda p: p.spec.model_id not in must):
-        is_rich = len(planners) == 1
-        chains = greedy_chains(planner, left, planner.spec.whole)
-        for chain in chains if is_rich else chains[:1]:
-            chosen.append((planner, chain))
-            left = [n for n in left if n not in chain.node_ids]
-    for planner in planners if len(planners) > 1 else ():
-        for chain in greedy_chains(planner, left, planner.spec.whole):
-            chosen.append((planner, chain))
-            left = [n for n in left if n not in chain.node_ids]
+    if len(planners) == 1:
+        return [(planners[0], c) for c in greedy_chains(planners[0], left, planners[0].spec.whole)]
+    scores = [planner.standing_score for planner in planners]
+    counts = [planner.num_standing for planner in planners]
+    is_open = [True] * len(planners)
+    while any(is_open):
+        at = min(
+            (i for i in range(len(planners)) if is_open[i]),
+            key=lambda i: (
+                counts[i] > 0 or planners[i].spec.model_id not in must,
+                counts[i] >= planners[i].chains_min,
+                scores[i] / planners[i].demand_share,
+                i,
+            ),
+        )
+        chain = first_chain(planners[at], left, planners[at].spec.whole)
+        if chain is None or (chain.score <= 0.0 and counts[at] > 0):
+            is_open[at] = False
+            continue
+        chosen.append((planners[at], chain))
+        scores[at] += chain.score
+        counts[at] += 1
+        left = [n for n in left if n not in chain.node_ids]
     return chosen
 
 
@@ -88,19 +105,25 @@ def draft_plan(
         draft.spans[placement.model_id][node_id] = placement.span
         draft.reasons[node_id] = placement.reason or "keeps what it has loaded"
     errors = [e for p in planners if (e := _fill_gaps(draft, p)) is not None]
+    _note_standing(draft)
     uncovered = frozenset(m for m, spans in draft.spans.items() if not spans)
     for planner, chain in choose(planners, draft.free(), uncovered):
         _add_chain(draft, planner, chain)
-    errors += [
-        shortage_error(p, draft.free(), {})
-        for p in planners
-        if not draft.spans[p.spec.model_id] and p.spec.model_id in uncovered
-    ]
-    if all(not spans for spans in draft.spans.values()) or (errors and keep):
+    if all(not spans for spans in draft.spans.values()):
+        errors += [shortage_error(p, draft.free(), {}) for p in planners]
+    if errors:
         raise errors[0]
     _spread_spares(draft)
     _rate(draft)
     return draft
+
+
+def _note_standing(draft: Draft) -> None:
+    """What kept nodes serve already counts when the others are shared out between models."""
+    for planner in draft.planners if len(draft.planners) > 1 else ():
+        chains = [Chain(*c) for c in stitch(planner, draft.spans[planner.spec.model_id])]
+        planner.standing_score = sum(chain.score for chain in chains)
+        planner.num_standing = len(chains)
 
 
 def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
@@ -151,9 +174,15 @@ def _spread_spares(draft: Draft) -> None:
 def _rate(draft: Draft) -> None:
     """Tokens/s and score: the chosen chains, and those that the other nodes complete."""
     in_chain = {n for chain in draft.chains for n in chain.node_ids}
+    scores: dict[ModelId, float] = {}
     for planner in draft.planners:
         spans = draft.spans[planner.spec.model_id]
+        own = [chain for chain in draft.chains if chain.node_ids[0] in spans]
         others = {n: span for n, span in spans.items() if n not in in_chain}
-        draft.chains += [Chain(stages, rate) for stages, rate in stitch(planner, others)]
+        more = [Chain(stages, rate) for stages, rate in stitch(planner, others)]
+        draft.chains += more
+        scores[planner.spec.model_id] = sum(chain.score for chain in own + more)
+        draft.num_called_for += min(planner.chains_min, len(own) + len(more))
     draft.rate = sum(chain.rate.tokens_per_s for chain in draft.chains)
-    draft.score = sum(chain.score for chain in draft.chains)
+    parts = {p.spec.model_id: p.demand_share for p in draft.planners}
+    draft.score = fair_score(scores, parts)

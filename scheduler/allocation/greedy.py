@@ -5,6 +5,7 @@ from typing import Final
 
 from plait.types import LayerSpan, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
+from scheduler.allocation.fit import Room, ends_fit
 
 SEEDS_MAX: Final = 6
 SMALL_POOL: Final = 16
@@ -27,6 +28,16 @@ def greedy_chains(
     return chains
 
 
+def first_chain(
+    planner: ChainPlanner, node_ids: Sequence[NodeId], target: LayerSpan
+) -> Chain | None:
+    """The first of `greedy_chains`; None where there is none."""
+    grown = grow(planner, sorted(node_ids), target)
+    return max(
+        grown, key=lambda c: (c.score / len(c.stages), -len(c.stages), c.node_ids), default=None
+    )
+
+
 def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> list[Chain]:
     """One chain per way of adding nodes until the layers fit: roomiest first, quickest first, and
     nearest first from a few seeds."""
@@ -41,27 +52,48 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
         orders.append(
             sorted(usable, key=lambda n: (n != seed, round(rtt(seed, n) / 10), -room[n], n))
         )
+    rooms = {n: _room(planner, n, target) for n in usable}
     chains: dict[tuple[tuple[NodeId, LayerSpan], ...], Chain] = {}
     for order in orders:
-        chain = _grow_along(planner, order, room, target)
+        chain = _grow_along(planner, order, rooms, target)
         if chain is not None:
             chains[chain.stages] = chain
+    if not chains:
+        # Nodes with room for the embedding or the head may be neither roomy nor quick otherwise.
+        ends = sorted(usable, key=lambda n: (-_ends_room(rooms[n]), -room[n], n))
+        chain = _grow_along(planner, ends, rooms, target)
+        return [chain] if chain is not None else []
     return list(chains.values())
 
 
 def _grow_along(
     planner: ChainPlanner,
     order: Sequence[NodeId],
-    room: dict[NodeId, int],
+    rooms: dict[NodeId, Room],
     target: LayerSpan,
 ) -> Chain | None:
     """The first prefix of `order` that fits."""
     total = 0
     for count in range(1, min(len(order), len(target)) + 1):
-        total += room[order[count - 1]]
-        if total < len(target):
+        total += rooms[order[count - 1]].plain
+        if total < len(target) or not ends_fit([rooms[n] for n in order[:count]], len(target)):
             continue
         chain = planner.best(order[:count], target)
         if chain is not None:
             return chain
     return None
+
+
+def _room(planner: ChainPlanner, node_id: NodeId, target: LayerSpan) -> Room:
+    """What the node can hold of `target`, with the embedding or the head where it has them."""
+    is_first, is_last = target.start == 0, target.end == planner.spec.num_layers
+    return Room(
+        plain=planner.cap(node_id, is_first=False, is_last=False),
+        first=planner.cap(node_id, is_first=is_first, is_last=False),
+        last=planner.cap(node_id, is_first=False, is_last=is_last),
+        alone=planner.cap(node_id, is_first=is_first, is_last=is_last),
+    )
+
+
+def _ends_room(room: Room) -> int:
+    return room.first + room.last + room.alone

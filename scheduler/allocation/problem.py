@@ -22,7 +22,9 @@ class AllocationProblem:
     `kv_tokens_min` KV slots must fit beside the weights on every node that is used.
     `rtt_ms[(a, b)]` is the round trip between two nodes where it was measured, `bytes_per_s` the
     bandwidth from the first to the second. `mean_session_s` is how long nodes stay, where known:
-    chains count for the share of time that all their members are there.
+    chains count for the share of time that all their members are there. `demand` is what models
+    are asked for in proportion to each other (equally where empty), `replicas_min` the chains that
+    each is to have before any has more.
     `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
     that must keep what `held` says, because requests run on them.
     """
@@ -37,6 +39,8 @@ class AllocationProblem:
     fixed: tuple[NodeId, ...] = ()
     bytes_per_s: tuple[tuple[tuple[NodeId, NodeId], float], ...] = ()
     mean_session_s: tuple[tuple[NodeId, float], ...] = ()
+    demand: tuple[tuple[ModelId, float], ...] = ()
+    replicas_min: tuple[tuple[ModelId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
