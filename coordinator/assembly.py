@@ -112,7 +112,7 @@ def assemble(around: Surroundings) -> Parts:
             solver=solver,
             journal=journal,
         ),
-        recorder=Recorder(cached, store.history, clock),
+        recorder=Recorder(views, store.history, clock),
         enrolment=EnrolmentService(
             enrolment,
             ticket_key=authority.tickets.public_bytes,

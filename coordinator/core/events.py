@@ -153,9 +153,10 @@ class RequestSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCancelled:
-    """The client went away, or the gateway is satisfied (a stop string)."""
+    """The client went away, with `num_generated` tokens so far."""
 
     request_id: RequestId
+    num_generated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +169,14 @@ class RouteOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteBroke:
-    """A stage refused, or a chain could not go on. `node_id` is who is blamed, None if unknown."""
+    """A stage refused, or a chain could not go on, after `num_generated` tokens of all epochs.
+    `node_id` is who is blamed, None if unknown."""
 
     request_id: RequestId
     epoch: int
     node_id: NodeId | None
     reason: Reason
+    num_generated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,7 @@ def cancelled(state: CoreState, event: ev.RequestCancelled) -> None:
     if request is None:
         state.ignore()
         return
+    request.num_generated = max(request.num_generated, event.num_generated)
     end_request(state, request, RequestTrigger.CANCEL, FinishReason.CANCELLED)
 
 
@@ -104,6 +105,7 @@ def route_broke(state: CoreState, event: ev.RouteBroke) -> None:
     request = state.running(event.request_id, event.epoch)
     if request is None or request.pipeline_id is None:
         return
+    request.num_generated = max(request.num_generated, event.num_generated)
     break_pipeline(state, state.pipelines[request.pipeline_id], event.node_id, event.reason)
 
 

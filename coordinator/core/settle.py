@@ -110,6 +110,7 @@ def lose_node(
     """The node is gone: chains through it break, its place is planned anew. `tell` evicts it."""
     state.move_node(node, trigger)
     del state.nodes[node.node_id]
+    state.remember_name(node)
     state.forget_links(node.node_id)
     for pipeline_id in list(node.pipelines):
         break_pipeline(state, state.pipelines[pipeline_id], node.node_id, reason)

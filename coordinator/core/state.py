@@ -76,6 +76,7 @@ class Limits:
     expected_new_tokens: int = 256
     neighbours_max: int = 8
     ended_max: int = 50
+    departed_max: int = 256
     decisions_max: int = 4
     promised_ttft_ms: float = 5_000.0
     promised_token_ms: float = 300.0
@@ -263,6 +264,7 @@ class CoreState:
         self.planning = Planning()
         self.counters = Counters()
         self.ended: deque[RequestView] = deque(maxlen=limits.ended_max)
+        self.departed: dict[NodeId, str] = {}
         self.must_dispatch = False
         self.routes: dict[ModelId, ModelRoutes] = {}
         self.topology = 0
@@ -279,6 +281,13 @@ class CoreState:
     def ignore(self) -> None:
         """Count a late, duplicate or foreign message."""
         self.counters.events_ignored += 1
+
+    def remember_name(self, node: NodeRecord) -> None:
+        """A node left: requests may name it for a while. The oldest names go first."""
+        self.departed.pop(node.node_id, None)
+        self.departed[node.node_id] = node.display_name or node.node_id
+        if len(self.departed) > self.limits.departed_max:
+            del self.departed[next(iter(self.departed))]
 
     def forget_links(self, node_id: NodeId) -> None:
         """A node left: what was known of its hops goes too."""

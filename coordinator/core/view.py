@@ -160,8 +160,17 @@ class CountersView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedView:
+    """A node that has left, by the name it had."""
+
+    node_id: str
+    display_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkView:
-    """The whole network at `now_ms` (monotonic ms of the coordinator)."""
+    """The whole network at `now_ms` (monotonic ms of the coordinator). `departed` are the nodes
+    that left and that requests still name."""
 
     network_id: str
     software_version: str
@@ -172,3 +181,4 @@ class NetworkView:
     num_queued: int
     plan: PlanView | None
     counters: CountersView
+    departed: tuple[DepartedView, ...] = ()

@@ -5,11 +5,13 @@ from coordinator.core.request_view import request_view
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.view import (
     CountersView,
+    DepartedView,
     MeasuredHopView,
     ModelView,
     NetworkView,
     NodeView,
     PlanView,
+    RequestView,
 )
 from plait.types import DType, ModelSpec, NodeId, missing_spans
 from scheduler.allocation.shortage import advice, span_bytes
@@ -22,16 +24,35 @@ def build_view(
     """The whole network at `now_ms`. Changes nothing."""
     hops = _hops(state)
     open_requests = [request_view(r, now_ms) for r in state.requests.values()]
+    requests = (*open_requests, *reversed(state.ended))
     return NetworkView(
         network_id=network_id,
         software_version=software_version,
         now_ms=now_ms,
         nodes=tuple(_node_view(state, n, hops.get(n.node_id, ())) for n in state.nodes.values()),
         models=tuple(_model_view(state, spec) for spec in state.models.values()),
-        requests=(*open_requests, *reversed(state.ended)),
+        requests=requests,
         num_queued=state.num_queued(),
         plan=_plan_view(state),
         counters=_counters_view(state),
+        departed=_departed(state, requests),
+    )
+
+
+def _departed(state: CoreState, requests: tuple[RequestView, ...]) -> tuple[DepartedView, ...]:
+    """Those that a chain, or one that was considered, still names."""
+    named = {hop.node_id for request in requests for hop in request.route}
+    named |= {
+        node_id
+        for request in requests
+        for decision in request.decisions
+        for chain in decision.considered
+        for node_id in chain.chain
+    }
+    return tuple(
+        DepartedView(node_id=node_id, display_name=name)
+        for node_id, name in state.departed.items()
+        if node_id in named and node_id not in state.nodes
     )
 
 

@@ -147,7 +147,8 @@ class Generator:
             kept.generation.on_ended(FinishReason.CANCELLED, None)
         else:
             kept.generation.on_ended(FinishReason.ERROR, error)
-        self._relay.post(ev.RequestCancelled(request_id=request_id))
+        num_generated = len(kept.generation.generated_ids)
+        self._relay.post(ev.RequestCancelled(request_id=request_id, num_generated=num_generated))
 
     def release(self, kept: _Kept) -> None:
         """A reader has left; without one, a generation is cancelled, a finished one forgotten."""

@@ -34,6 +34,8 @@ from plait.wire import codec
 from plait.wire.v1 import data_pb2
 
 TOP_LOGPROBS_MAX: Final = 20
+ENDED_MAX: Final = 256
+"""Ended generations whose length is remembered; views show fewer."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Relay:
         self._links: dict[NodeId, NodeLink] = {}
         self._generations: dict[RequestId, Generation] = {}
         self._routes: dict[RequestId, OpenedRoute] = {}
+        self._ended: dict[RequestId, int] = {}
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
@@ -100,8 +103,10 @@ class Relay:
         return len(self._generations)
 
     def progress(self) -> dict[str, int]:
-        """Tokens generated so far, by request."""
-        return {key: len(each.generated_ids) for key, each in self._generations.items()}
+        """Tokens generated so far, by request; those that ended lately are among them."""
+        return self._ended | {
+            key: len(each.generated_ids) for key, each in self._generations.items()
+        }
 
     def is_attached(self, node_id: NodeId) -> bool:
         """Whether the node's stream to the gateway is up."""
@@ -160,7 +165,12 @@ class Relay:
     def _end(self, effect: fx.EndRequest) -> None:
         self._routes.pop(effect.request_id, None)
         generation = self._generations.pop(effect.request_id, None)
-        if generation is None or generation.finished is not None:
+        if generation is None:
+            return
+        self._ended[effect.request_id] = len(generation.generated_ids)
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        if generation.finished is not None:
             return
         is_error = effect.finish_reason is FinishReason.ERROR
         generation.on_ended(effect.finish_reason, error_for(effect.reason) if is_error else None)
@@ -314,6 +324,7 @@ class Relay:
                 epoch=attempt.epoch,
                 node_id=blamed,
                 reason=codec.reason_from_proto(message.status),
+                num_generated=self._num_generated(request_id),
             )
         )
 
@@ -342,8 +353,13 @@ class Relay:
                 epoch=attempt.epoch,
                 node_id=node_id,
                 reason=Reason(code=code, message=f"node {node_id} {what}"),
+                num_generated=self._num_generated(request_id),
             )
         )
+
+    def _num_generated(self, request_id: RequestId) -> int:
+        generation = self._generations.get(request_id)
+        return 0 if generation is None else len(generation.generated_ids)
 
     def post(self, event: ev.Event) -> None:
         """Hand an event to the core; neither blocks nor raises."""

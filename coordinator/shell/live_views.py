@@ -13,7 +13,7 @@ from coordinator.ports import ViewSource
 
 OPEN_STATES: Final = frozenset({"queued", "opening", "prefill", "decode"})
 Progress = Callable[[], Mapping[str, int]]
-"""Tokens generated so far, by request id, of requests that are open."""
+"""Tokens generated so far, by request id, of requests that are open or ended lately."""
 
 
 class LiveViews:
@@ -37,9 +37,10 @@ class LiveViews:
 
 def _with_progress(request: RequestView, progress: Mapping[str, int]) -> RequestView:
     num_generated = progress.get(request.request_id, 0)
-    if request.state not in OPEN_STATES or num_generated <= request.num_generated:
+    if num_generated <= request.num_generated:
         return request
     tokens_per_s = request.tokens_per_s
-    if request.ttft_ms is not None and request.age_ms > request.ttft_ms:
-        tokens_per_s = 1e3 * (num_generated - 1) / (request.age_ms - request.ttft_ms)
+    age_ms = request.age_ms if request.total_ms is None else request.total_ms
+    if request.ttft_ms is not None and age_ms > request.ttft_ms:
+        tokens_per_s = 1e3 * (num_generated - 1) / (age_ms - request.ttft_ms)
     return replace(request, num_generated=num_generated, tokens_per_s=tokens_per_s)

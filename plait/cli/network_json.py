@@ -9,6 +9,7 @@ from coordinator.core.view import (
     ChainView,
     CountersView,
     DecisionView,
+    DepartedView,
     HopView,
     MeasuredHopView,
     ModelView,
@@ -29,6 +30,7 @@ _PARTS: Final = {
     "decisions": DecisionView,
     "considered": ChainView,
     "hops": MeasuredHopView,
+    "departed": DepartedView,
 }
 T = TypeVar("T")
 

@@ -143,7 +143,7 @@ def lines_beside_requests(view: Fields) -> int:
 def _requests(view: Fields, requests_max: int) -> Table:
     names = {
         node.text("node_id"): node.text("display_name") or node.text("node_id")
-        for node in view.many("nodes")
+        for node in (*view.many("departed"), *view.many("nodes"))
     }
     table = _table(
         ("request", "left"),

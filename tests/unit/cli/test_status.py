@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from coordinator.core.view import DepartedView
 from plait.cli.fields import Fields
 from plait.cli.status_view import draw, layers, strip
 from plait.errors import FrameError
@@ -32,6 +33,16 @@ def test_a_whole_network() -> None:
     assert "attic-3060 0-9 > lab-4090 10-19 > dorm-m2 20-29" in drawn
     assert "fetching 33 %" in drawn
     assert "plan #4  HiGHS, optimal, 41.7 tokens/s of at most 43.2" in drawn
+
+
+def test_a_node_that_left_keeps_its_name_in_routes() -> None:
+    view = network_view()
+    left, *stay = view.nodes
+    gone = DepartedView(node_id=left.node_id, display_name=left.display_name)
+    view = dataclasses.replace(view, nodes=tuple(stay), departed=(gone,))
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert "attic-3060 0-9 > lab-4090 10-19" in drawn
+    assert left.node_id not in drawn
 
 
 def test_eighty_columns_keep_names_figures_and_a_line_for_each_request() -> None:

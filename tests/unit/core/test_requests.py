@@ -181,6 +181,41 @@ def test_a_cancelled_request_frees_every_stage_at_once() -> None:
     assert story.tell(ev.RequestCancelled(request_id=R1)) == []
 
 
+def test_what_a_request_had_generated_is_counted_however_it_ends() -> None:
+    story = Story(Limits(kv_tokens_min=1024, attempts_max=1))
+    story.start("a", "b", "c")
+    story.submit("r1", prompt=10, new=30)
+    story.tell(ev.RequestCancelled(request_id=R1, num_generated=12))
+    story.submit("r2", prompt=10, new=30)
+    reason = Reason(code="hop_broken", message="reset")
+    end = ev.RouteBroke(
+        request_id=RequestId("r2"), epoch=1, node_id=None, reason=reason, num_generated=5
+    )
+    assert ended(story.tell(end)) == [("error", "hop_broken")]
+    view = story.core.view(story.now_ms)
+    assert [(r.state, r.num_generated) for r in view.requests] == [("failed", 5), ("cancelled", 12)]
+    assert view.counters.tokens_generated == 17
+
+
+def test_a_node_that_left_keeps_its_name_while_a_request_names_it() -> None:
+    story = Story(Limits(kv_tokens_min=1024, ended_max=1))
+    story.start("a", "b", "c")
+    story.submit("r1")
+    story.finish("r1")
+    node = next(iter(story.core.state.nodes.values()))
+    story.tell(
+        ev.NodeDrainAsked(
+            node_id=node.node_id, incarnation=node.incarnation, reason="x", limit_ms=9
+        ),
+        ev.NodeDrained(node_id=node.node_id, incarnation=node.incarnation),
+    )
+    departed = story.core.view(story.now_ms).departed
+    assert [(d.node_id, d.display_name) for d in departed] == [(node.node_id, node.display_name)]
+    story.submit("r2")
+    story.tell(ev.RequestCancelled(request_id=RequestId("r2")))  # the only one remembered now
+    assert node.node_id not in {d.node_id for d in story.core.view(story.now_ms).departed}
+
+
 def test_a_request_cancelled_in_the_queue_leaves_it() -> None:
     story = Story()
     story.submit("r1")

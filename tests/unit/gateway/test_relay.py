@@ -207,7 +207,7 @@ async def test_a_bad_token_breaks_the_route_and_blames_the_sender(
     rig.token(position, token_id, logprob=logprob)
     (broke,) = rig.inbox.take()
     assert isinstance(broke, ev.RouteBroke)
-    assert (broke.node_id, broke.reason.code) == (C, code)
+    assert (broke.node_id, broke.reason.code, broke.num_generated) == (C, code, 0)
     rig.token(3)
     assert rig.generation.generated_ids == []
 
@@ -304,6 +304,7 @@ async def test_the_core_ends_a_request_and_the_relay_forgets_it() -> None:
     assert rig.generation.finished is not None
     assert str(rig.generation.finished.error) == "no layers"
     assert rig.relay.num_generations == 0
+    assert rig.relay.progress() == {R: 0}, "views still ask how long it had become"
     rig.open()
     assert rig.inbox.take() == [ev.RequestCancelled(request_id=R)]
 

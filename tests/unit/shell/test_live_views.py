@@ -39,3 +39,13 @@ def test_a_request_that_ended_is_not_counted_twice() -> None:
     core = Core(dataclasses.replace(network_view(tokens=64), requests=(ended,)))
     live = LiveViews(core, lambda: {ended.request_id: 64})
     assert live.view().counters.tokens_generated == 64
+
+
+def test_a_request_that_failed_shows_what_it_had() -> None:
+    broken = dataclasses.replace(
+        request_view(2, state="failed", num_generated=0), age_ms=9_000, ttft_ms=184, total_ms=1_184
+    )
+    core = Core(dataclasses.replace(network_view(tokens=100), requests=(broken,)))
+    seen = LiveViews(core, lambda: {broken.request_id: 11}).view()
+    assert (seen.requests[0].num_generated, seen.requests[0].tokens_per_s) == (11, 10.0)
+    assert seen.counters.tokens_generated == 100
