@@ -45,6 +45,8 @@ class Core:
         """Apply one event at `now_ms` (monotonic ms) and return the effects, in order."""
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
+        if state.started_ms is None:
+            state.started_ms = state.now_ms
         state.out = []
         while (due := state.timers.pop_due(state.now_ms)) is not None:
             self._expire(*due)

@@ -1,8 +1,11 @@
 """Phase 2 from the core's side: give waiting requests a chain, in order, as KV allows."""
 
+from dataclasses import replace
+
 from coordinator.core import effects as fx
 from coordinator.core.machines import NodeState, RequestTrigger
 from coordinator.core.neighbours import is_blocked
+from coordinator.core.outlook import outlook
 from coordinator.core.pipelines import open_pipeline
 from coordinator.core.routing import find_route, make_candidate, make_query
 from coordinator.core.settle import end_request, is_routable
@@ -131,7 +134,15 @@ def _admit(state: CoreState, spec: ModelSpec, request: RequestRecord, query: Que
 
 def _waits_for_nodes(admission: Admission) -> Reason:
     assert admission.reason is not None
+    if admission.reason is not None and admission.reason.code == "layers_missing":
+        return replace(admission, reason=_waits_for_layers(state, spec, admission.reason))
     return Reason(code="kv_full", message=f"{admission.reason.message}; more nodes are on the way")
+
+
+def _waits_for_layers(state: CoreState, spec: ModelSpec, reason: Reason) -> Reason:
+    """The same words as everywhere; nodes that are only silent are still there."""
+    lack = outlook(state, spec).lack
+    return Reason(code=reason.code, message=f"{spec.model_id}: {lack}") if lack else reason
 
 
 def _may_recover(state: CoreState, model_id: ModelId, routable: list[NodeRecord]) -> bool:

@@ -13,6 +13,7 @@ from plait.types import (
     RequestId,
 )
 from scheduler.allocation.problem import Allocation
+from scheduler.allocation.shortage import Shortage
 from scheduler.selection.fairness import SloClass
 
 
@@ -132,13 +133,15 @@ class HopBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSolved:
-    """The solver returned; None and a reason where no plan exists or the solver failed."""
+    """The solver returned; None and a reason where no plan exists or the solver failed.
+    `shortages` says of each model that stays uncovered what it lacks and what would help."""
 
     epoch: int
     allocation: Allocation | None
     reason: Reason | None = None
 
 
+    shortages: tuple[Shortage, ...] = ()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSubmitted:
     """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for."""

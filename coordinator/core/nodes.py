@@ -43,6 +43,7 @@ def attached(state: CoreState, event: ev.NodeAttached) -> None:
     )
     state.nodes[event.node_id] = node
     state.timers.at(state.now_ms + state.limits.lease_ms, TimerKind.LEASE, node.key)
+    state.losses.pop(event.node_id, None)
     if event.held is not None and held_error(state, event.held) is None:
         _take_held(state, node, event.held, NodeTrigger.RESUMED)
 

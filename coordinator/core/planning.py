@@ -14,8 +14,11 @@ from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile, Reason, missing_spans
 from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
+from scheduler.allocation.remedy import shortages
+from scheduler.allocation.shortage import Shortage
 
 SHRINK: Final = 0.9
+ADVISED_NODES_MAX: Final = 16
 MEMORY_CODES: Final = frozenset(
     {"not_enough_memory", "memory_full", "overloaded", "out_of_memory", "kv_full"}
 )
@@ -67,7 +70,7 @@ def solve_overdue(state: CoreState, epoch: int) -> None:
     """The shell never answered: as if the solver had failed."""
     if state.planning.problem is not None and state.planning.epoch == epoch:
         reason = Reason(code="solver_timeout", message="the solver gave no answer in time")
-        _conclude(state, None, reason)
+        _conclude(state, None, reason, ())
 
 
 def allocation_solved(state: CoreState, event: AllocationSolved) -> None:
@@ -75,7 +78,7 @@ def allocation_solved(state: CoreState, event: AllocationSolved) -> None:
     if state.planning.problem is None or event.epoch != state.planning.epoch:
         state.ignore()
         return
-    _conclude(state, event.allocation, event.reason)
+    _conclude(state, event.allocation, event.reason, event.shortages)
 
 
 def _solve(state: CoreState, *, is_relaxed: bool) -> None:
@@ -156,7 +159,12 @@ def planning_profile(node: NodeRecord, models: Mapping[ModelId, ModelSpec]) -> N
     return replace(profile, memory_bytes=int(profile.memory_bytes * node.memory_share))
 
 
-def _conclude(state: CoreState, allocation: Allocation | None, reason: Reason | None) -> None:
+def _conclude(
+    state: CoreState,
+    allocation: Allocation | None,
+    reason: Reason | None,
+    lacking: tuple[Shortage, ...],
+) -> None:
     planning = state.planning
     problem, planning.problem = planning.problem, None
     assert problem is not None
@@ -166,6 +174,10 @@ def _conclude(state: CoreState, allocation: Allocation | None, reason: Reason | 
             allocation, reason = None, Reason(code="plan_refused", message=wrong[0])
     if allocation is None and (reason is None or reason.code != "not_enough_memory"):
         allocation, reason = _plan_without_solver(problem, reason)
+        # Asking what would help means planning again and again: here only for few nodes.
+        is_small = len(problem.nodes) <= ADVISED_NODES_MAX
+        lacking = shortages(problem, allocation) if is_small else ()
+    planning.shortages = {lack.model_id: lack for lack in lacking}
     if allocation is not None:
         planning.error = None
         _apply(state, allocation)

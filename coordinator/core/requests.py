@@ -6,7 +6,7 @@ from coordinator.core.machines import PipelineTrigger, RequestState, RequestTrig
 from coordinator.core.settle import break_pipeline, end_request, wait_for_turn
 from coordinator.core.state import CoreState, RequestRecord
 from coordinator.core.timers import TimerKind
-from coordinator.core.waiting import arrive
+from coordinator.core.waiting import arrive, is_patience_over, look_again, refusal
 from plait.types import FinishReason, PipelineId, Reason, RequestId
 
 
@@ -171,23 +171,16 @@ def prefill_overdue(state: CoreState, pipeline_id: PipelineId) -> None:
 
 
 def wait_overdue(state: CoreState, request_id: RequestId) -> None:
-    """It waited in the queue as long as anybody should."""
+    """It is time to ask whether it should wait any longer in the queue."""
     request = state.requests.get(request_id)
     if request is None or request.state is not RequestState.QUEUED:
         return
-    if state.now_ms - request.queued_ms < state.limits.wait_limit_ms:
+    if state.now_ms < request.look_ms:
+        return  # it was queued anew since
+    if not is_patience_over(state, request):
+        look_again(state, request)
         return
-    waited_s = (state.now_ms - request.queued_ms) / 1000
-    cause = request.waits_for
-    code = "kv_full" if cause is not None and cause.code == "kv_full" else "span_unavailable"
-    said = cause.message if cause is not None else "no chain could serve it"
-    end_request(
-        state,
-        request,
-        RequestTrigger.GAVE_UP,
-        FinishReason.ERROR,
-        Reason(code=code, message=f"waited {waited_s:.0f} s: {said}"),
-    )
+    end_request(state, request, RequestTrigger.GAVE_UP, FinishReason.ERROR, refusal(state, request))
 
 
 def request_overdue(state: CoreState, request_id: RequestId) -> None:

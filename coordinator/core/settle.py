@@ -11,9 +11,9 @@ from coordinator.core.machines import (
 from coordinator.core.pipelines import end_pipeline
 from coordinator.core.planning import ask_plan
 from coordinator.core.request_view import request_view
-from coordinator.core.state import CoreState, NodeRecord, PipelineRecord, RequestRecord
+from coordinator.core.state import CoreState, Loss, NodeRecord, PipelineRecord, RequestRecord
 from coordinator.core.timers import TimerKind
-from coordinator.core.waiting import settle_charge
+from coordinator.core.waiting import look_again, settle_charge
 from plait.types import FinishReason, NodeId, Reason
 
 
@@ -75,9 +75,7 @@ def wait_for_turn(state: CoreState, request: RequestRecord) -> None:
     request.queued_ms = state.now_ms
     request.notified = ""
     state.must_dispatch = True
-    state.timers.at(
-        state.now_ms + state.limits.wait_limit_ms, TimerKind.WAIT_LIMIT, request.request_id
-    )
+    look_again(state, request)
 
 
 def _avoid(
@@ -111,6 +109,9 @@ def lose_node(
     state.move_node(node, trigger)
     del state.nodes[node.node_id]
     state.remember_name(node)
+    state.planning.shortages.clear()  # they were of a pool with this node
+    if trigger is NodeTrigger.LOST:
+        _remember(state, node)
     state.forget_links(node.node_id)
     for pipeline_id in list(node.pipelines):
         break_pipeline(state, state.pipelines[pipeline_id], node.node_id, reason)
@@ -125,6 +126,21 @@ def lose_node(
             )
         )
     ask_plan(state)
+
+
+def _remember(state: CoreState, node: NodeRecord) -> None:
+    """The last to go are the likeliest to return."""
+    if node.held is None or not node.may_rejoin:
+        return
+    state.losses.pop(node.node_id, None)
+    state.losses[node.node_id] = Loss(
+        name=node.display_name or node.node_id,
+        model_id=node.held.model_id,
+        span=node.held.span,
+        lost_ms=state.now_ms,
+    )
+    while len(state.losses) > state.limits.losses_max:
+        del state.losses[next(iter(state.losses))]
 
 
 def is_routable(state: CoreState, node: NodeRecord) -> bool:

@@ -35,6 +35,7 @@ from plait.types import (
     Route,
 )
 from scheduler.allocation.problem import Allocation, AllocationProblem
+from scheduler.allocation.shortage import Shortage
 from scheduler.calibration import Calibration
 from scheduler.cost import Links, StageCost
 from scheduler.selection.decision import Decision
@@ -65,6 +66,9 @@ class Limits:
     prefill_limit_ms: int = 180_000
     wait_limit_ms: int = 30_000
     request_limit_ms: int = 900_000
+    hopeless_wait_ms: int = 3_000
+    rejoin_wait_ms: int = 30_000
+    losses_max: int = 256
     avoid_ms: int = 500
     avoid_max_ms: int = 8_000
     hop_block_ms: int = 5_000
@@ -161,6 +165,7 @@ class RequestRecord:
     waits_for: Reason | None = None
     notified: str = ""
     avoid: dict[NodeId, int] = field(default_factory=dict)
+    look_ms: int = 0
     first_token_ms: int | None = None
     num_generated: int = 0
     last_route: Route = ()
@@ -186,6 +191,16 @@ class Decided:
 @dataclass(slots=True)
 class ModelRoutes:
     """A model's router, and what it was built from."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A node that served layers and went without a word; it may come back."""
+
+    name: str
+    model_id: ModelId
+    span: LayerSpan
+    lost_ms: int
+
 
     router: Router
     topology: int
@@ -235,6 +250,7 @@ class Planning:
 
 class CoreState:
     """All records, the outgoing effects of the current event, and small look-ups."""
+    shortages: dict[ModelId, Shortage] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -255,6 +271,7 @@ class CoreState:
         self.timers = Timers()
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.pipelines: dict[PipelineId, PipelineRecord] = {}
+        self.started_ms: int | None = None
         self.requests: dict[RequestId, RequestRecord] = {}
         self.queues: dict[ModelId, deque[RequestId]] = {spec.model_id: deque() for spec in models}
         self.gateway_links: dict[NodeId, int] = {}
@@ -266,6 +283,7 @@ class CoreState:
         self.ended: deque[RequestView] = deque(maxlen=limits.ended_max)
         self.departed: dict[NodeId, str] = {}
         self.must_dispatch = False
+        self.losses: dict[NodeId, Loss] = {}
         self.routes: dict[ModelId, ModelRoutes] = {}
         self.topology = 0
         self.links_version = 0

@@ -68,7 +68,11 @@ class MeasuredHopView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
-    """One served model. `replicas_per_layer[i]` counts serving nodes that hold layer i."""
+    """One served model. `replicas_per_layer[i]` counts serving nodes that hold layer i.
+
+    `missing` are layers that nobody serves, `missing_bytes` the least memory that would help,
+    `lack` says all of it in one sentence with `advice`; empty where the model is ready.
+    """
 
     model_id: str
     architecture: str
@@ -79,6 +83,7 @@ class ModelView:
     missing: tuple[tuple[int, int], ...]
     missing_bytes: int
     advice: str
+    lack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Builds the snapshot that dashboard, CLI and admin door show."""
 
 from coordinator.core.machines import NodeState
+from coordinator.core.outlook import outlook
 from coordinator.core.request_view import request_view
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.view import (
@@ -13,8 +14,7 @@ from coordinator.core.view import (
     PlanView,
     RequestView,
 )
-from plait.types import DType, ModelSpec, NodeId, missing_spans
-from scheduler.allocation.shortage import advice, span_bytes
+from plait.types import ModelSpec, NodeId
 from scheduler.cost import stage_cost
 
 
@@ -143,42 +143,22 @@ def _model_view(state: CoreState, spec: ModelSpec) -> ModelView:
         for n in state.nodes.values()
         if n.state is NodeState.SERVING and n.model_id == spec.model_id and n.span is not None
     ]
-    missing = missing_spans(serving, spec.num_layers)
-    dtypes = sorted(
-        (n.profile.compute_dtype for n in state.nodes.values() if n.profile is not None),
-        key=lambda dtype: (dtype.num_bytes, dtype),
-    )
-    dtype = dtypes[0] if dtypes else DType.BFLOAT16
-    kv_tokens = min(state.limits.kv_tokens_min, spec.context_tokens_max)
-    missing_bytes = sum(span_bytes(spec, span, dtype, kv_tokens) for span in missing)
+    ahead = outlook(state, spec)
     return ModelView(
         model_id=spec.model_id,
         architecture=spec.architecture,
         num_layers=spec.num_layers,
         context_tokens_max=spec.context_tokens_max,
-        is_ready=not missing,
+        is_ready=not ahead.missing,
         replicas_per_layer=tuple(
             sum(span.start <= layer < span.end for span in serving)
             for layer in range(spec.num_layers)
         ),
-        missing=tuple((span.start, span.end) for span in missing),
-        missing_bytes=missing_bytes,
-        advice=_advice(state, missing_bytes) if missing else "",
+        missing=tuple((span.start, span.end) for span in ahead.missing),
+        missing_bytes=ahead.short_bytes,
+        advice=ahead.advice,
+        lack=ahead.lack,
     )
-
-
-def _advice(state: CoreState, missing_bytes: int) -> str:
-    """What the operator should do, or wait for."""
-    on_the_way = sum(n.state is NodeState.LOADING for n in state.nodes.values())
-    if on_the_way and state.planning.error is None:
-        nodes = "1 node is" if on_the_way == 1 else f"{on_the_way} nodes are"
-        return f"{nodes} loading; wait."
-    if state.planning.error is not None:
-        return state.planning.error.message
-    largest = max(
-        (n.profile.memory_bytes for n in state.nodes.values() if n.profile is not None), default=0
-    )
-    return advice(missing_bytes, largest)
 
 
 def _plan_view(state: CoreState) -> PlanView | None:

@@ -1,8 +1,10 @@
 """The queue of a model: who is next, what everybody pays, how long it may take."""
 
 from coordinator.core.machines import RequestState
+from coordinator.core.outlook import is_hopeless, outlook
 from coordinator.core.state import CoreState, RequestRecord
-from plait.types import ModelId, RequestId
+from coordinator.core.timers import TimerKind
+from plait.types import ModelId, Reason, RequestId
 from scheduler.selection.fairness import Waiting, cost_tokens, fair_order
 
 
@@ -61,6 +63,35 @@ def expected_waits_ms(state: CoreState, model_id: ModelId) -> list[int]:
         left_ms = began_ms + lead_ms + steps * decision.token_ms - state.now_ms
         ends.append(max(0, round(left_ms)))
     return sorted(ends)
+
+
+def look_again(state: CoreState, request: RequestRecord) -> None:
+    """Ask soon whether waiting is still worth it; at its limit at the latest."""
+    limits = state.limits
+    latest_ms = request.queued_ms + limits.wait_limit_ms
+    request.look_ms = min(latest_ms, state.now_ms + limits.hopeless_wait_ms)
+    state.timers.at(request.look_ms, TimerKind.WAIT_LIMIT, request.request_id)
+
+
+def is_patience_over(state: CoreState, request: RequestRecord) -> bool:
+    """Whether the request has waited as long as anybody should: to the limit, or for a while
+    where layers have no node and nothing is on its way."""
+    if state.now_ms - request.queued_ms >= state.limits.wait_limit_ms:
+        return True
+    return is_hopeless(state, state.models[request.model_id])
+
+
+def refusal(state: CoreState, request: RequestRecord) -> Reason:
+    """Why it waited for nothing."""
+    cause = request.waits_for
+    code, said = "span_unavailable", "no chain could serve it"
+    if cause is not None:
+        code, said = ("kv_full" if cause.code == "kv_full" else code), cause.message
+    ahead = outlook(state, state.models[request.model_id])
+    if ahead.gaps:
+        code, said = ahead.code, f"{request.model_id} cannot be served: {ahead.lack}"
+    waited_s = (state.now_ms - request.queued_ms) / 1000
+    return Reason(code=code, message=f"waited {waited_s:.0f} s: {said}")
 
 
 def _expected_cost(state: CoreState, request: RequestRecord) -> int:

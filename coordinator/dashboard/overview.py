@@ -181,11 +181,9 @@ def _banner(tone: str, title: str, sentence: str) -> str:
 
 
 def _missing_banner(model: ModelView) -> str:
-    spans = ", ".join(figures.layers(span) for span in model.missing)
-    need = f" ({figures.num_bytes(model.missing_bytes)})" if model.missing_bytes else ""
-    title = f"{model.model_id} is not ready"
-    what = f"Layers {spans} have no node{need}." if spans else "Its layers are being loaded."
-    return _banner("bad" if spans else "warn", title, f"{what} {model.advice}".strip())
+    tone = "bad" if model.missing_bytes else "warn"
+    said = model.lack or "Its layers are being loaded."
+    return _banner(tone, f"{model.model_id} is not ready", f"{said[0].upper()}{said[1:]}")
 
 
 def _request_cells(request: RequestView, names: dict[str, str]) -> tuple[str, ...]:

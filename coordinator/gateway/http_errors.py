@@ -26,6 +26,8 @@ _STATUSES: Final[tuple[tuple[type[PlaitError], int, str], ...]] = (
     (CancelledByClientError, 499, "cancelled_error"),
 )
 _RETRY_AFTER_S: Final = {429: "1", 503: "5"}
+_RETRY_LATER_S: Final = {"not_enough_memory": "60"}
+"""Until somebody has joined a node nothing changes."""
 _SPECIAL: Final = {"body_too_large": 413, "body_timeout": 408, "not_found": 404}
 
 
@@ -48,7 +50,8 @@ def error_object(error: PlaitError) -> dict[str, object]:
 def error_response(error: PlaitError) -> Response:
     """The error as a response, with Retry-After where a retry helps."""
     status = status_of(error)
-    headers = {"retry-after": _RETRY_AFTER_S[status]} if status in _RETRY_AFTER_S else {}
+    retry_after_s = _RETRY_LATER_S.get(error.code, _RETRY_AFTER_S.get(status))
+    headers = {"retry-after": retry_after_s} if retry_after_s is not None else {}
     if status in (408, 413):  # the rest of the body will not be read
         headers["connection"] = "close"
     if status == 401:

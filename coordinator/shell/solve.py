@@ -14,12 +14,15 @@ from plait.errors import ServiceError
 from plait.log import get
 from plait.types import Reason
 from scheduler.allocation.problem import Allocation, AllocationProblem
+from scheduler.allocation.shortage import Shortage
 
 COMMAND: Final = (sys.executable, "-m", "coordinator.shell.solve_process")
 LENGTH_BYTES: Final = 8
 ANSWER_BYTES_MAX: Final = 64 << 20
 STOP_S: Final = 2.0
 log = get("solver")
+Answer = tuple[Allocation | Reason, tuple[Shortage, ...]]
+"""As in `solve_process`."""
 
 
 class SolverError(ServiceError):
@@ -55,7 +58,7 @@ class Solver:
         if self._waiting.full():
             old = self._waiting.get_nowait()
             message = f"a newer plan ({effect.epoch}) was asked for"
-            self._answer(old.epoch, Reason(code="superseded", message=message))
+            self._answer(old.epoch, (Reason(code="superseded", message=message), ()))
         self._waiting.put_nowait(effect)
 
     async def run(self) -> None:
@@ -67,10 +70,13 @@ class Solver:
         finally:
             await self._kill()
 
-    def _answer(self, epoch: int, answer: Allocation | Reason) -> None:
+    def _answer(self, epoch: int, reply: Answer) -> None:
+        answer, shortages = reply
         if isinstance(answer, Reason):
             log.info("plan_failed", epoch=epoch, reason=answer.code, message=answer.message)
-            event = ev.AllocationSolved(epoch=epoch, allocation=None, reason=answer)
+            event = ev.AllocationSolved(
+                epoch=epoch, allocation=None, reason=answer, shortages=shortages
+            )
         else:
             log.info(
                 "plan_solved",
@@ -81,10 +87,10 @@ class Solver:
                 placements=len(answer.placements),
                 tokens_per_s=round(answer.objective_tokens_per_s, 2),
             )
-            event = ev.AllocationSolved(epoch=epoch, allocation=answer)
+            event = ev.AllocationSolved(epoch=epoch, allocation=answer, shortages=shortages)
         self._inbox.post(event)
 
-    async def _solve(self, effect: fx.SolveAllocation) -> Allocation | Reason:
+    async def _solve(self, effect: fx.SolveAllocation) -> Answer:
         """The solver's plan; where its process fails, a greedy one from a fresh process."""
         trouble: str | None = None
         failed = Reason(code="solver_failed", message="the solver was not tried")
@@ -101,9 +107,9 @@ class Solver:
             await self._kill()
             trouble = failed.message
             log.warning("solver_failed", epoch=effect.epoch, because=trouble)
-        return failed
+        return failed, ()
 
-    async def _ask(self, problem: AllocationProblem, trouble: str | None) -> Allocation | Reason:
+    async def _ask(self, problem: AllocationProblem, trouble: str | None) -> Answer:
         process = await self._warm()
         assert process.stdin is not None and process.stdout is not None
         payload = pickle.dumps((problem, trouble))
@@ -119,9 +125,10 @@ class Solver:
             raise SolverError(f"it ended with {code}; see the log above") from None
         except pickle.UnpicklingError as error:
             raise SolverError(f"its answer cannot be read: {error}") from error
-        if not isinstance(answer, Allocation | Reason):
-            raise SolverError(f"it answered with a {type(answer).__name__}")
-        return answer
+        match answer:
+            case (Allocation() | Reason() as outcome, tuple() as shortages):
+                return outcome, shortages
+        raise SolverError(f"it answered with a {type(answer).__name__}")
 
     async def _warm(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:

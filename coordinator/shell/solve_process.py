@@ -15,21 +15,27 @@ from plait.errors import PlaitError
 from plait.types import Reason
 from scheduler.allocation import allocate, allocate_greedy
 from scheduler.allocation.problem import Allocation, AllocationProblem
+from scheduler.allocation.remedy import shortages
+from scheduler.allocation.shortage import Shortage
 
 LENGTH_BYTES: Final = 8
 Question = tuple[AllocationProblem, str | None]
 """The problem, and why the solver is not to be tried (None: try it)."""
-Answer = Allocation | Reason
+Answer = tuple[Allocation | Reason, tuple[Shortage, ...]]
+"""A plan, or why there is none; and what models lack that it does not cover."""
 
 
 def solve(problem: AllocationProblem, trouble: str | None) -> Answer:
     """The plan, or why there is none. With `trouble` a greedy plan that warns of it."""
     try:
         if trouble is None:
-            return allocate(problem, clock=SystemClock())
-        return allocate_greedy(problem, warnings=(trouble,), clock=SystemClock())
+            plan = allocate(problem, clock=SystemClock())
+        else:
+            plan = allocate_greedy(problem, warnings=(trouble,), clock=SystemClock())
     except PlaitError as error:
-        return Reason(code=error.code, message=error.message)
+        reason = Reason(code=error.code, message=error.message)
+        return reason, shortages(problem, None)
+    return plan, shortages(problem, plan)
 
 
 def main() -> None:

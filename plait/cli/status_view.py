@@ -60,10 +60,8 @@ def _model(model: Fields) -> Group:
     )
     title.append("; nodes that hold each layer:", style="not bold dim")
     parts: list[RenderableType] = [title, strip(model.counts("replicas_per_layer"))]
-    missing = model.spans("missing")
-    if missing:
-        spans = ", ".join(layers(span) for span in missing)
-        parts.append(Text(f"layers {spans} have no node. {model.text('advice')}", style="red"))
+    if model.text("lack"):
+        parts.append(Text(model.text("lack"), style="red"))
     return Group(*parts)
 
 

@@ -33,12 +33,12 @@ class Shortage:
     def advice(self) -> str:
         """What the operator can do; doing it is enough."""
         one = self.one_node_bytes
-        single = f"one with at least {gib(one)}" if one is not None else ""
+        single = f"with at least {gib(one)}" if one is not None else ""
         if self.num_nodes is not None and self.node_bytes is not None and self.num_nodes > 1:
             several = f"Join {self.num_nodes} more nodes of {gib(self.node_bytes)} each"
-            return f"{several}, or {single}." if single else f"{several}."
+            return f"{several}, or one {single}." if single else f"{several}."
         if single:
-            return f"Join {single.replace('one', '1 more node', 1)}."
+            return f"Join a node {single}."
         return f"Join nodes; together they need at least {gib(self.short_bytes)}."
 
 

@@ -98,9 +98,27 @@ MUTANTS = (
     ),
     Mutant(
         "no limit for waiting",
+        CORE + "waiting.py",
+        "state.now_ms - request.queued_ms >= state.limits.wait_limit_ms",
+        "state.now_ms - request.queued_ms >= 10**9",
+    ),
+    Mutant(
+        "wait where nothing is on its way",
+        CORE + "waiting.py",
+        "return is_hopeless(state, state.models[request.model_id])",
+        "return False",
+    ),
+    Mutant(
+        "no hope for who was lost",
         CORE + "settle.py",
-        "state.now_ms + state.limits.wait_limit_ms",
-        "state.now_ms + 10**9",
+        "if trigger is NodeTrigger.LOST:",
+        "if trigger is NodeTrigger.DRAINED:",
+    ),
+    Mutant(
+        "advice of a pool that has changed",
+        CORE + "settle.py",
+        "state.planning.shortages.clear()",
+        "pass",
     ),
     Mutant(
         "route over silent nodes",

@@ -74,7 +74,7 @@ def test_only_as_many_requests_as_are_wanted() -> None:
 
 def test_missing_layers_and_errors_are_named() -> None:
     drawn = shown(of_network(is_whole=False))
-    assert "layers 10-19 have no node. One more node" in drawn
+    assert "layers 10-19 of 30 have no node, 142 MiB are missing. One more node" in drawn
     assert "lab-4090: lease ended" in drawn
 
 

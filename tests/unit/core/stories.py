@@ -20,6 +20,7 @@ from plait.types import (
     RequestId,
 )
 from scheduler.allocation import allocate_greedy
+from scheduler.allocation.remedy import shortages
 from scheduler.selection.fairness import SloClass
 from tests.unit.scheduler.pools import node as profile_of
 from tests.unit.scheduler.pools import tiny_model
@@ -111,9 +112,15 @@ class Story:
             code = getattr(error, "code", "internal")
             reason = Reason(code=code, message=str(error))
             return self.tell(
-                ev.AllocationSolved(epoch=effect.epoch, allocation=None, reason=reason)
+                ev.AllocationSolved(
+                    epoch=effect.epoch, allocation=None, reason=reason, shortages=lacking
+                )
+            lacking = shortages(effect.problem, None)
             )
-        return self.tell(ev.AllocationSolved(epoch=effect.epoch, allocation=plan))
+        lacking = shortages(effect.problem, plan)
+        return self.tell(
+            ev.AllocationSolved(epoch=effect.epoch, allocation=plan, shortages=lacking)
+        )
 
     def load(self, effect: fx.AssignSpan, *, kv_tokens: int = 4096) -> list[fx.Effect]:
         """The node loads what it was assigned."""

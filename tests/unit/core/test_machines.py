@@ -48,7 +48,7 @@ def test_the_view_names_recent_requests_missing_layers_and_counts() -> None:
     story = Story()
     view = story.core.view(story.now_ms)
     assert view.plan is None and view.models[0].missing == ((0, 30),)
-    assert view.models[0].missing_bytes > 0 and view.models[0].advice.startswith("Join a node")
+    assert view.models[0].missing_bytes > 0 and "Join a node with at least" in view.models[0].advice
     story.start("a", "b", "c")
     for index in range(60):
         opened = only(story.submit(f"r{index}"), fx.OpenRoute)

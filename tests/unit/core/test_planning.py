@@ -107,8 +107,8 @@ def test_too_little_memory_is_said_and_the_next_node_completes_the_plan() -> Non
     story.join("b")
     solve = only(story.wait(600, beating=("a", "b")), fx.SolveAllocation)[0]
     assert story.solve(solve) == []
-    advice = story.core.view(story.now_ms).models[0].advice
-    assert "MiB are missing" in advice and "Join 1 more node" in advice
+    lack = story.core.view(story.now_ms).models[0].lack
+    assert "layers 0-29 of 30 have no node" in lack and "MiB are missing. Join a node with" in lack
     assert only(story.wait(20_000, beating=("a", "b")), fx.SolveAllocation) == []
     story.join("c")
     solve = only(story.wait(600, beating=("a", "b", "c")), fx.SolveAllocation)[0]

@@ -20,6 +20,9 @@ from plait.errors import AuthenticationError, InvalidRequestError
 ADMIN_KEY = "plait-admin-key"
 CLIENT_KEY = "plait-client-key"
 
+ADVICE = "One more node with 0.4 GiB closes the gap."
+LACK = "layers 10-19 of 30 have no node, 142 MiB are missing. "
+
 
 def node_view(number: int, span: tuple[int, int], *, state: str = "serving") -> NodeView:
     """A measured node."""
@@ -131,7 +134,8 @@ def network_view(*, tokens: int = 1_234, is_whole: bool = True) -> NetworkView:
                 replicas_per_layer=tuple(replicas),
                 missing=() if is_whole else ((10, 20),),
                 missing_bytes=0 if is_whole else 142 << 20,
-                advice="" if is_whole else "One more node with 0.4 GiB closes the gap.",
+                advice="" if is_whole else ADVICE,
+                lack="" if is_whole else LACK + ADVICE,
             ),
         ),
         requests=(

@@ -54,7 +54,7 @@ def test_a_whole_network_is_shown() -> None:
 
 def test_missing_layers_are_named_and_marked() -> None:
     drawn = everything(snapshot(network_view(is_whole=False)))
-    assert "Layers 10\u201319 have no node (142 MiB). One more node" in drawn
+    assert "Layers 10-19 of 30 have no node, 142 MiB are missing. One more node" in drawn
     assert drawn.count("cell-missing") == 10
     assert "10 layers have no replica" in drawn
 

@@ -26,7 +26,7 @@ def answer(x):
     sys.stdout.buffer.flush()
 from tests.unit.shell.fakes import ALLOCATION
 """
-ANSWERS = PRELUDE + "while True: read(); answer(ALLOCATION)"
+ANSWERS = PRELUDE + "while True: read(); answer((ALLOCATION, ()))"
 CRASHES = PRELUDE + "read(); os._exit(7)"
 IS_FRAIL = (
     PRELUDE
@@ -34,7 +34,7 @@ IS_FRAIL = (
 while True:
     problem, trouble = read()
     if trouble is None: os._exit(7)
-    answer(dataclasses.replace(ALLOCATION, warnings=(trouble,)))
+    answer((dataclasses.replace(ALLOCATION, warnings=(trouble,)), ()))
 """
 )
 HANGS = PRELUDE + "read(); time.sleep(600)"
