@@ -101,11 +101,16 @@ def _notify(state: CoreState, model_id: ModelId, order: list[RequestId]) -> None
         request.notified = request.waits_for.code
         if waits_ms is None:
             waits_ms = expected_waits_ms(state, model_id)
-        reason = request.waits_for
+        reason, wait_ms = request.waits_for, None
         if reason.code == "kv_full" and position <= len(waits_ms):
-            about_s = max(1, round(waits_ms[position - 1] / 1e3))
+            wait_ms = waits_ms[position - 1]
+            about_s = max(1, round(wait_ms / 1e3))
             reason = Reason(code=reason.code, message=f"{reason.message}; about {about_s} s")
-        state.emit(fx.NotifyQueued(request_id=request_id, position=position, reason=reason))
+        state.emit(
+            fx.NotifyQueued(
+                request_id=request_id, position=position, reason=reason, wait_ms=wait_ms
+            )
+        )
 
 
 def _admit(state: CoreState, spec: ModelSpec, request: RequestRecord, query: Query) -> Admission:

@@ -102,11 +102,13 @@ class CloseRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyQueued:
-    """Tell the client that it waits, where (from 1) and why."""
+    """Tell the client that it waits, where (from 1), why, and about how long; `wait_ms` None:
+    nobody knows."""
 
     request_id: RequestId
     position: int
     reason: Reason
+    wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

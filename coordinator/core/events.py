@@ -19,13 +19,15 @@ from scheduler.selection.fairness import SloClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAttached:
-    """A node's control stream is up. `held` is what it still has loaded when it re-attaches."""
+    """A node's control stream is up. `held` is what it still has loaded when it re-attaches;
+    `reuses_prefixes`: later prompts use its KV of an earlier one's beginning."""
 
     node_id: NodeId
     incarnation: int
     display_name: str
     addresses: tuple[str, ...]
     held: HeldSpan | None = None
+    reuses_prefixes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,8 @@ class AllocationSolved:
     shortages: tuple[Shortage, ...] = ()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSubmitted:
-    """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for."""
+    """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for,
+    `prefix_blocks` chained hashes of the prompt's first blocks."""
 
     request_id: RequestId
     model_id: ModelId
@@ -152,6 +155,7 @@ class RequestSubmitted:
     max_new_tokens: int
     key_id: str
     slo: SloClass = SloClass.INTERACTIVE
+    prefix_blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

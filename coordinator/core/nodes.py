@@ -40,6 +40,7 @@ def attached(state: CoreState, event: ev.NodeAttached) -> None:
         addresses=event.addresses,
         attached_ms=state.now_ms,
         heard_ms=state.now_ms,
+        reuses_prefixes=event.reuses_prefixes,
     )
     state.nodes[event.node_id] = node
     state.timers.at(state.now_ms + state.limits.lease_ms, TimerKind.LEASE, node.key)

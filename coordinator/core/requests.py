@@ -3,6 +3,7 @@
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.machines import PipelineTrigger, RequestState, RequestTrigger
+from coordinator.core.routing import remember_prefix
 from coordinator.core.settle import break_pipeline, end_request, wait_for_turn
 from coordinator.core.state import CoreState, RequestRecord
 from coordinator.core.timers import TimerKind
@@ -33,6 +34,7 @@ def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
         max_new_tokens=event.max_new_tokens,
         submitted_ms=state.now_ms,
         slo=event.slo,
+        prefix_blocks=event.prefix_blocks[: state.limits.prefix_blocks_max],
     )
     state.requests[event.request_id] = request
     arrive(state, request)
@@ -125,6 +127,7 @@ def _advance_to_decode(state: CoreState, request: RequestRecord) -> None:
         _opened(state, request)
     if request.state is RequestState.PREFILL:
         state.move_request(request, RequestTrigger.FIRST_TOKEN)
+        remember_prefix(state, request)
         for stage in request.last_route:
             state.touched[stage.node_id] = None
     if request.first_token_ms is None:

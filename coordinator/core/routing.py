@@ -1,13 +1,16 @@
 """Chains kept ready for each model: rebuilt when nodes or hops change, told of loads one by one."""
 
+from collections.abc import Mapping
+
 from coordinator.core.calibrating import live_stage_ms, node_cost
 from coordinator.core.machines import RequestState
 from coordinator.core.neighbours import is_blocked
 from coordinator.core.settle import is_routable
 from coordinator.core.state import CoreState, ModelRoutes, NodeRecord, RequestRecord
-from plait.types import ModelSpec, NodeId
+from plait.types import ModelSpec, NodeId, Route
 from scheduler.cost import StageCost
 from scheduler.selection import Candidate, Query
+from scheduler.selection.affinity import PrefixIndex
 from scheduler.selection.candidates import Load, Promise
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass
@@ -20,8 +23,9 @@ def find_route(state: CoreState, request: RequestRecord, query: Query) -> Decisi
     if routes is None:
         return None
     avoided = {n for n, until_ms in request.avoid.items() if until_ms > state.now_ms}
+    held = _held_tokens(state, request)
     for is_choosy in (True, False):
-        decision = _try(state, routes.router, query, set(avoided), is_choosy=is_choosy)
+        decision = _try(state, routes.router, query, set(avoided), held, is_choosy=is_choosy)
         if decision is not None:
             return decision
         if all(n.rest_until_ms <= state.now_ms for n in state.nodes.values()):
@@ -142,8 +146,29 @@ def _planned(
     return planned
 
 
+def remember_prefix(state: CoreState, request: RequestRecord) -> None:
+    """Its prompt has been run: where all stages keep what they ran, later ones may use it."""
+    route = request.last_route
+    nodes = [state.nodes.get(stage.node_id) for stage in route]
+    if request.prefix_blocks and all(n is not None and n.reuses_prefixes for n in nodes):
+        index = state.prefixes.setdefault(request.model_id, PrefixIndex())
+        index.remember(request.prefix_blocks, route)
+
+
+def _held_tokens(state: CoreState, request: RequestRecord) -> dict[Route, int]:
+    """What chains hold of the prompt; nothing where no node keeps anything."""
+    index = state.prefixes.get(request.model_id)
+    return index.held_tokens(request.prefix_blocks) if index is not None else {}
+
+
 def _try(
-    state: CoreState, router: Router, query: Query, excluded: set[NodeId], *, is_choosy: bool
+    state: CoreState,
+    router: Router,
+    query: Query,
+    excluded: set[NodeId],
+    held: Mapping[Route, int],
+    *,
+    is_choosy: bool,
 ) -> Decision | None:
     """Ask until a chain comes whose nodes are all well: most are, so looking at those that were
     chosen is less work than looking at all first."""
@@ -153,7 +178,9 @@ def _try(
         return is_blocked(state, a, b)
 
     for _ in range(len(state.nodes) + 1):
-        decision = router.route(query, excluded, is_blocked=blocked if has_blocks else None)
+        decision = router.route(
+            query, excluded, is_blocked=blocked if has_blocks else None, held_tokens=held
+        )
         if decision is None:
             return None
         unfit = {

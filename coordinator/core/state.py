@@ -38,6 +38,7 @@ from scheduler.allocation.problem import Allocation, AllocationProblem
 from scheduler.allocation.shortage import Shortage
 from scheduler.calibration import Calibration
 from scheduler.cost import Links, StageCost
+from scheduler.selection.affinity import PrefixIndex
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass, VirtualCounters
 from scheduler.selection.router import Router
@@ -86,6 +87,7 @@ class Limits:
     promised_token_ms: float = 300.0
     ageing_ms: int = 15_000
     routes_fresh_ms: int = 1_000
+    prefix_blocks_max: int = 64
     reprice_ms: int = 60_000
 
 
@@ -124,6 +126,7 @@ class NodeRecord:
     num_blames: int = 0
     rest_until_ms: int = 0
     may_rejoin: bool = True
+    reuses_prefixes: bool = False
 
     @property
     def key(self) -> NodeKey:
@@ -171,6 +174,7 @@ class RequestRecord:
     last_route: Route = ()
     slo: SloClass = SloClass.INTERACTIVE
     charged_tokens: int = 0
+    prefix_blocks: tuple[int, ...] = ()
     decisions: list["Decided"] = field(default_factory=list)
 
     @property
@@ -289,6 +293,7 @@ class CoreState:
         self.links_version = 0
         self.touched: dict[NodeId, None] = {}
         self.fairness = VirtualCounters()
+        self.prefixes: dict[ModelId, PrefixIndex] = {}
         self.num_attachments = 0
         self.num_pipelines = 0
 
@@ -312,6 +317,8 @@ class CoreState:
         self.links.forget(node_id)
         self.topology += 1
         self.touched.pop(node_id, None)
+        for index in self.prefixes.values():
+            index.forget(node_id)
         for hop in [hop for hop in self.hop_blocks if node_id in hop]:
             del self.hop_blocks[hop]
         for hop in [hop for hop in self.unreachable if node_id in hop]:

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.gateway import openai_shapes as shapes
 from coordinator.gateway.generate import Generator, Reader
-from coordinator.gateway.happenings import Delta, Finished, Happening
+from coordinator.gateway.happenings import Delta, Finished, Happening, Queued
 from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openai_shapes import ChoiceState, Envelope
@@ -24,6 +24,7 @@ from plait.clock import Clock
 from plait.errors import CancelledByClientError, PlaitError
 from plait.log import get
 from plait.types import FinishReason
+from scheduler.selection.fairness import SloClass
 
 log = get("http")
 _KEEPALIVE: Final = b": waiting for the network\n\n"
@@ -147,6 +148,7 @@ class CompletionResponse(Response):
                 model_id=readers[0].generation.model_id,
                 is_chat=self._order.is_chat,
                 top_logprobs=self._order.top_logprobs,
+                service_tier=_tier(readers[0].generation.slo),
             )
             choices = Choices(readers, waker, silence_s=self._generator.limits.silence_s)
             if self._order.is_stream:
@@ -205,6 +207,7 @@ class _EventStream:
         self._send = send
         self._has_started = False
         self._ended: dict[int, Finished] = {}
+        self._waiting = _KEEPALIVE
 
     async def run(self, choices: Choices) -> None:
         """Send everything. A failure before the status line raises; after it, it is an event."""
@@ -215,7 +218,11 @@ class _EventStream:
                 )
                 found = await choices.next(wait_s)
                 if found is None:
-                    await self._write(_KEEPALIVE)
+                    await self._write(self._waiting)
+                elif isinstance(found[1], Queued):
+                    self._waiting = _waiting_line(found[1])
+                    if self._has_started:
+                        await self._write(self._waiting)
                 else:
                     await self._tell(*found)
         except PlaitError as error:
@@ -237,6 +244,7 @@ class _EventStream:
             _raise_failure(happening)
             self._ended[index] = happening
         if not isinstance(happening, Delta | Finished):
+            self._waiting = _KEEPALIVE
             return
         if self._envelope.is_chat and not state.has_role:
             state.has_role = True
@@ -261,6 +269,18 @@ class _EventStream:
             ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": payload, "more_body": True})
+
+
+def _tier(slo: SloClass) -> str:
+    """OpenAI's word for how a request was served."""
+    return "flex" if slo is SloClass.BATCH else "default"
+
+
+def _waiting_line(queued: Queued) -> bytes:
+    """A comment of the event stream: clients that do not know it pass over it."""
+    wait = "" if queued.wait_ms is None else f" wait_s={max(1, round(queued.wait_ms / 1e3))}"
+    line = f": queued position={queued.position}{wait} reason={queued.reason.code}"
+    return line.encode() + b"\n\n"
 
 
 def _raise_failure(finished: Finished) -> None:

@@ -1,7 +1,7 @@
 """Orders and happenings <-> the SDK's messages."""
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 from coordinator.gateway.happenings import (
     Accepted,
@@ -19,6 +19,12 @@ from plait.types import Reason
 from plait.wire import codec
 from plait.wire.status import code_of, number_of
 from plait.wire.v1 import common_pb2, gateway_pb2
+from scheduler.selection.fairness import SloClass
+
+_TIERS_OUT: Final = {
+    SloClass.INTERACTIVE: gateway_pb2.SERVICE_TIER_DEFAULT,
+    SloClass.BATCH: gateway_pb2.SERVICE_TIER_FLEX,
+}
 
 
 def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
@@ -37,6 +43,17 @@ def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
         stop=tuple(request.stop),
         request_id=request.request_id,
         ignore_eos=request.ignore_eos,
+        slo=_slo(request.service_tier),
+    )
+
+
+def _slo(tier: int) -> SloClass:
+    if tier == gateway_pb2.SERVICE_TIER_FLEX:
+        return SloClass.BATCH
+    if tier in (gateway_pb2.SERVICE_TIER_UNSPECIFIED, gateway_pb2.SERVICE_TIER_DEFAULT):
+        return SloClass.INTERACTIVE
+    raise InvalidRequestError(
+        f"service_tier {tier} is not offered here: default or flex", param="service_tier"
     )
 
 
@@ -62,6 +79,7 @@ def happening_to_proto(
                 request_id=happening.request_id,
                 model_id=happening.model_id,
                 prompt_tokens=happening.prompt_tokens,
+                service_tier=_TIERS_OUT[happening.slo],
             )
             return gateway_pb2.GenerateEvent(accepted=accepted)
         case Queued():
@@ -69,6 +87,7 @@ def happening_to_proto(
                 position=happening.position,
                 reason=happening.reason.code,
                 message=happening.reason.message,
+                wait_ms=happening.wait_ms,
             )
             return gateway_pb2.GenerateEvent(queued=queued)
         case Routed():

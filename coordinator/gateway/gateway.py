@@ -73,6 +73,7 @@ class Gateway:
             new_id=new_id,
             rng=rng,
             limits=config.generate,
+            prefix_salt=b"plait-prefix-v1" + config.network_id.encode(),
         )
         authenticator, turnstile = Authenticator(keys), Turnstile(config.door)
         self._http = HttpDoor(

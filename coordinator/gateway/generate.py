@@ -20,6 +20,7 @@ from coordinator.gateway.order import (
     RawPrompt,
     check_order,
 )
+from coordinator.gateway.prefixes import block_hashes
 from coordinator.gateway.relay import Relay
 from coordinator.gateway.tokens import TokenizerRegistry
 from coordinator.ports import Inbox
@@ -63,6 +64,7 @@ class Generator:
         new_id: Callable[[], str],
         rng: random.Random,
         limits: GenerateLimits | None = None,
+        prefix_salt: bytes = b"",
     ) -> None:
         self._relay = relay
         self._inbox = inbox
@@ -71,6 +73,7 @@ class Generator:
         self._clock = clock
         self._new_id = new_id
         self._rng = rng
+        self._prefix_salt = prefix_salt
         self.limits: Final = limits if limits is not None else GenerateLimits()
         self._kept: dict[RequestId, _Kept] = {}
 
@@ -132,6 +135,7 @@ class Generator:
             vocab_size=spec.vocab_size,
             tokenizer=self._tokenizers.get(spec.model_id),
             clock=self._clock,
+            slo=order.slo,
         )
         self._submit(generation)
         kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
@@ -170,12 +174,17 @@ class Generator:
                     prompt_tokens=len(generation.prompt_ids),
                     max_new_tokens=generation.max_new_tokens,
                     key_id=generation.key_id,
+                    slo=generation.slo,
+                    prefix_blocks=self._blocks(generation.prompt_ids),
                 )
             )
         except OverloadedError:
             self._relay.remove(generation.request_id)
             raise
         generation.on_accepted()
+
+    def _blocks(self, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+        return block_hashes(prompt_ids, self._prefix_salt)
 
     def _attach(
         self, request_id: RequestId, fingerprint: bytes, waker: asyncio.Event | None

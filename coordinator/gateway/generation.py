@@ -23,6 +23,7 @@ from coordinator.gateway.tokens import Tokenizer
 from plait.clock import Clock
 from plait.errors import PlaitError
 from plait.types import FinishReason, ModelId, Reason, RequestId, Route, SamplingParams
+from scheduler.selection.fairness import SloClass
 
 NOTICES_MAX: Final = 64
 """Queue and route notices kept per generation; later ones are not told."""
@@ -45,10 +46,12 @@ class Generation:
         vocab_size: int,
         tokenizer: Tokenizer,
         clock: Clock,
+        slo: SloClass = SloClass.INTERACTIVE,
     ) -> None:
         self.request_id: Final = request_id
         self.model_id: Final = model_id
         self.key_id: Final = key_id
+        self.slo: Final = slo
         self.prompt_ids: Final = tuple(prompt_ids)
         self.max_new_tokens: Final = max_new_tokens
         self.sampling: Final = sampling
@@ -81,12 +84,13 @@ class Generation:
                 request_id=self.request_id,
                 model_id=self.model_id,
                 prompt_tokens=len(self.prompt_ids),
+                slo=self.slo,
             )
         )
 
-    def on_queued(self, position: int, reason: Reason) -> None:
+    def on_queued(self, position: int, reason: Reason, wait_ms: int | None = None) -> None:
         """The request waits."""
-        self._notice(Queued(position=position, reason=reason))
+        self._notice(Queued(position=position, reason=reason, wait_ms=wait_ms))
 
     def on_routed(self, epoch: int, route: Route) -> None:
         """A chain has opened for it."""

@@ -4,23 +4,26 @@ from dataclasses import dataclass
 
 from plait.errors import PlaitError
 from plait.types import FinishReason, ModelId, Reason, RequestId, Route, TokenLogprob
+from scheduler.selection.fairness import SloClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The request is valid and handed to the core."""
+    """The request is valid and handed to the core, which serves it as `slo`."""
 
     request_id: RequestId
     model_id: ModelId
     prompt_tokens: int
+    slo: SloClass = SloClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """The request waits for a chain; `position` counts from 1."""
+    """The request waits for a chain; `position` counts from 1, `wait_ms` None: nobody knows."""
 
     position: int
     reason: Reason
+    wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

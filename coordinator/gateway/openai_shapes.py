@@ -25,6 +25,7 @@ class Envelope:
     model_id: str
     is_chat: bool
     top_logprobs: int | None
+    service_tier: str
 
 
 @dataclass(slots=True)
@@ -89,6 +90,7 @@ def answer(
         "created": envelope.created_s,
         "model": envelope.model_id,
         "choices": [_choice(envelope, choice, finished) for choice, finished in choices],
+        "service_tier": envelope.service_tier,
         "usage": usage,
     }
 
@@ -112,6 +114,7 @@ def _chunk(envelope: Envelope, choice: Json | None) -> Json:
         "created": envelope.created_s,
         "model": envelope.model_id,
         "choices": [] if choice is None else [choice],
+        "service_tier": envelope.service_tier,
     }
 
 

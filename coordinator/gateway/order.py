@@ -8,6 +8,7 @@ from typing import Final
 
 from plait.errors import InvalidRequestError
 from plait.types import SamplingParams
+from scheduler.selection.fairness import SloClass
 
 STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 1_024
@@ -64,6 +65,7 @@ class Order:
     stop: tuple[str, ...] = ()
     request_id: str = ""
     ignore_eos: bool = False
+    slo: SloClass = SloClass.INTERACTIVE
 
 
 def check_order(order: Order) -> None:

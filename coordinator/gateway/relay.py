@@ -124,7 +124,7 @@ class Relay:
             case fx.NotifyQueued():
                 generation = self._generations.get(effect.request_id)
                 if generation is not None:
-                    generation.on_queued(effect.position, effect.reason)
+                    generation.on_queued(effect.position, effect.reason, effect.wait_ms)
             case fx.EndRequest():
                 self._end(effect)
             case _:

@@ -4,7 +4,7 @@ Every field of the published schema is either read here or listed as refused.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coordinator.gateway import fields
@@ -22,12 +22,20 @@ from coordinator.gateway.order import (
 )
 from plait.errors import InvalidRequestError
 from plait.types import SamplingParams
+from scheduler.selection.fairness import SloClass
 
 CHOICES_MAX: Final = 16
 COMPLETION_MAX_TOKENS: Final = 16
 """The published default of /v1/completions."""
 
 COMPLETION_LOGPROBS_MAX: Final = 5
+
+TIERS: Final = {
+    "auto": SloClass.INTERACTIVE,
+    "default": SloClass.INTERACTIVE,
+    "flex": SloClass.BATCH,
+}
+"""Values of service_tier; others are refused by name."""
 
 CHAT_REFUSED: Final = frozenset(
     {
@@ -46,7 +54,6 @@ CHAT_REFUSED: Final = frozenset(
         "reasoning_effort",
         "response_format",
         "safety_identifier",
-        "service_tier",
         "store",
         "tool_choice",
         "tools",
@@ -109,6 +116,7 @@ def _read_common(
     reader: Fields, *, prompt: Prompt, max_tokens: int | None, top_logprobs: int | None
 ) -> Order:
     seed = reader.take("seed", fields.integer_between(-(SEEDS // 2), SEEDS - 1), None)
+    tier = reader.take("service_tier", _read_tier, "default")
     return Order(
         prompt=prompt,
         model_id=reader.require("model", fields.text),
@@ -125,6 +133,7 @@ def _read_common(
         ),
         seed=None if seed is None else seed % SEEDS,
         stop=reader.take("stop", fields.strings, ()),
+        slo=TIERS[tier],
     )
 
 
@@ -166,14 +175,18 @@ def _finish(
 
 def _choice(order: Order, prompt: Prompt, at: int) -> Order:
     seed = None if order.seed is None else (order.seed + at) % SEEDS
-    return Order(
-        prompt=prompt,
-        model_id=order.model_id,
-        max_tokens=order.max_tokens,
-        sampling=order.sampling,
-        seed=seed,
-        stop=order.stop,
-    )
+    return replace(order, prompt=prompt, seed=seed)
+
+
+def _read_tier(name: str, value: object) -> str:
+    tier = fields.text(name, value)
+    if tier not in TIERS:
+        raise InvalidRequestError(
+            f"{name} {tier[:40]!r} is not offered by plait: auto, default or flex",
+            param=name,
+            reason="unsupported_value",
+        )
+    return tier
 
 
 def _read_stream_options(options: Mapping[str, object] | None, *, is_stream: bool) -> bool:

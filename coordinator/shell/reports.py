@@ -52,6 +52,7 @@ def attached(who: Attachment, hello: control_pb2.Hello) -> ev.NodeAttached:
         display_name=who.display_name,
         addresses=who.addresses,
         held=codec.held_span_from_proto(hello.held) if hello.HasField("held") else None,
+        reuses_prefixes=hello.reuses_prefixes,
     )
 
 

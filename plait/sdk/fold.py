@@ -22,6 +22,7 @@ class Fold:
     def __init__(self) -> None:
         self.request_id = ""
         self.model = ""
+        self.service_tier = "default"
         self.route: tuple[Hop, ...] = ()
         self.waiting: Waiting | None = None
         self.completion: Completion | None = None
@@ -42,10 +43,15 @@ class Fold:
         if kind == "accepted":
             self.request_id = event.accepted.request_id
             self.model = event.accepted.model_id
+            is_flex = event.accepted.service_tier == gateway_pb2.SERVICE_TIER_FLEX
+            self.service_tier = "flex" if is_flex else "default"
         elif kind == "queued":
             notice = event.queued
             self.waiting = Waiting(
-                position=notice.position, reason=notice.reason, message=notice.message
+                position=notice.position,
+                reason=notice.reason,
+                message=notice.message,
+                wait_ms=notice.wait_ms if notice.HasField("wait_ms") else None,
             )
         elif kind == "routed":
             self.waiting = None
@@ -87,6 +93,7 @@ class Fold:
             finish_reason=reason,
             request_id=self.request_id,
             model=self.model,
+            service_tier=self.service_tier,
             prompt_tokens=message.prompt_tokens,
             completion_tokens=message.completion_tokens,
             ttft_ms=message.ttft_ms,

@@ -37,6 +37,7 @@ class GenerateOptions(TypedDict, total=False):
     top_logprobs: 0 to 20 alternatives per token; None: no log probabilities at all.
     stop: the answer ends before any of these.
     ignore_eos: go on past the end of sequence (benchmarks).
+    service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
     request_id: your own name; the same again attaches to the same generation.
     timeout_s: longest wait for the whole answer; None: the client's.
     """
@@ -54,10 +55,16 @@ class GenerateOptions(TypedDict, total=False):
     top_logprobs: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool
+    service_tier: str | None
     request_id: str | None
     timeout_s: float | None
 
 
+_TIERS: Final = {
+    "auto": gateway_pb2.SERVICE_TIER_DEFAULT,
+    "default": gateway_pb2.SERVICE_TIER_DEFAULT,
+    "flex": gateway_pb2.SERVICE_TIER_FLEX,
+}
 _KNOWN: Final = frozenset(GenerateOptions.__annotations__)
 
 
@@ -72,6 +79,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
         model_id=options.get("model") or "",
         request_id=options.get("request_id") or "",
         ignore_eos=options.get("ignore_eos", False),
+        service_tier=_tier(options.get("service_tier")),
     )
     for name in _SAMPLING:
         _set(sampling, name, options.get(name))
@@ -83,6 +91,16 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
         raise InvalidRequestError(f"stop: {error}", param="stop") from None
     _set_prompt(request, prompt)
     return request
+
+
+def _tier(name: str | None) -> gateway_pb2.ServiceTier.ValueType:
+    tier = _TIERS.get("default" if name is None else name)
+    if tier is None:
+        raise InvalidRequestError(
+            f"service_tier {name!r} is not offered by plait: auto, default or flex",
+            param="service_tier",
+        )
+    return tier
 
 
 def conversation(messages: Messages) -> Messages:

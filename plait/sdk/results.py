@@ -47,11 +47,13 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The request waits for a chain; `position` counts from 1."""
+    """The request waits for a chain; `position` counts from 1, `wait_ms` is about how long (None:
+    nobody knows)."""
 
     position: int
     reason: str
     message: str
+    wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Completion:
 
     `ttft_ms` is the time to the first token and `total_ms` to the last one, both measured by the
     gateway; `num_attempts` is 1 when no chain broke. `scores` is empty unless asked for.
+    `service_tier` is how the request was served: "default" or "flex".
     """
 
     text: str
@@ -74,6 +77,7 @@ class Completion:
     route: tuple[Hop, ...]
     token_ids: tuple[int, ...]
     scores: tuple[TokenScore, ...]
+    service_tier: str = "default"
 
     def __str__(self) -> str:
         return self.text

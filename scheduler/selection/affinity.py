@@ -9,14 +9,16 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from plait.types import NodeId
+from plait.types import NodeId, Route
 
 ENTRIES_MAX: Final = 4_096
 BLOCK_TOKENS: Final = 16
+CHAINS_PER_BLOCK_MAX: Final = 8
 BALANCE: Final = 1.25
 """An affine chain may cost this much of the cheapest, its saving counted."""
 
-ChainKey = tuple[NodeId, ...]
+ChainKey = Route
+"""With spans and incarnations: a node that moved or was started anew holds nothing of before."""
 
 
 class PrefixIndex:
@@ -34,7 +36,10 @@ class PrefixIndex:
         """Every stage of `chain` ran a prompt with these blocks."""
         for block in blocks:
             chains = self._held.setdefault(block, {})
+            chains.pop(chain, None)
             chains[chain] = None
+            if len(chains) > CHAINS_PER_BLOCK_MAX:
+                del chains[next(iter(chains))]
             self._held.move_to_end(block)
         while len(self._held) > self._entries_max:
             self._held.popitem(last=False)
@@ -43,7 +48,7 @@ class PrefixIndex:
         """A node left or lost its cache: its chains hold nothing any more."""
         for block in list(self._held):
             chains = self._held[block]
-            for chain in [chain for chain in chains if node_id in chain]:
+            for chain in [chain for chain in chains if any(s.node_id == node_id for s in chain)]:
                 del chains[chain]
             if not chains:
                 del self._held[block]

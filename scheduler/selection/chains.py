@@ -76,7 +76,22 @@ class Chains:
             if self._cut[c] is not None:
                 self._cut[c] = self._cut_bases(c)
 
-    def prices(self, query: Query) -> list[float]:
+    def total(self, c: int, query: Query) -> float:
+        """What one chain is priced at."""
+        own = [self._fresh()[c]]
+        promise = query.promise
+        return (self._prices(query, own) if promise is None else self._needs(query, promise, own))[
+            0
+        ]
+
+    def totals(self, query: Query) -> list[float]:
+        """What each chain is priced at, infinite where KV is short: by the promise where there is
+        one, else by the time to the last token."""
+        sums, promise = self._fresh(), query.promise
+        return self._prices(query, sums) if promise is None else self._needs(query, promise, sums)
+
+    @staticmethod
+    def _prices(query: Query, sums: Sequence[Sum]) -> list[float]:
         """Milliseconds to the last expected token, by chain; infinite where KV is short.
 
         Chunks of a prompt follow each other: all of it passes the slowest part, one chunk at a
@@ -87,10 +102,11 @@ class Chains:
         need = min(KV_CAP_TOKENS, query.kv_tokens)
         return [
             f + slowest * prompt + rest * chunk + s * new if kv >= need else INFINITE
-            for f, slowest, rest, s, kv in self._fresh()
+            for f, slowest, rest, s, kv in sums
         ]
 
-    def needs(self, query: Query, promise: Promise) -> list[float]:
+    @staticmethod
+    def _needs(query: Query, promise: Promise, sums: Sequence[Sum]) -> list[float]:
         """The share of `promise` that each chain would need, times the promised total: the worse
         of first token and later ones. Load is spread before either is at risk."""
         prompt, chunk = query.prompt_tokens, min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
@@ -106,7 +122,7 @@ class Chains:
             if (ttft := (f + slowest * prompt + rest * chunk + s) * per_ttft)
             > (later := s * per_token)
             else later
-            for f, slowest, rest, s, kv in self._fresh()
+            for f, slowest, rest, s, kv in sums
         ]
 
     def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
@@ -144,10 +160,6 @@ class Chains:
         fixed, slowest, rest, per_new, _ = self._sums[c]
         chunk = min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
         return fixed + slowest * query.prompt_tokens + rest * chunk + per_new, per_new
-
-    def prefill_ms(self, c: int, tokens: int) -> float:
-        """What running `tokens` more of a prompt takes on chain `c`."""
-        return self._sums[c][1] * tokens
 
     def _fresh(self) -> list[Sum]:
         if self._stale:

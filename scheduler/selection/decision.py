@@ -22,7 +22,8 @@ class How(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One choice. `totals[i]` is what `chains[i]` was priced at, infinite where it could not be
-    used; both are shared with later decisions as long as the chains stay the same."""
+    used; both are shared with later decisions as long as the chains stay the same. `held_tokens`
+    of the prompt are in the chain's KV already."""
 
     how: How
     route: Route
@@ -32,6 +33,7 @@ class Decision:
     chains: tuple[Chain, ...] = ()
     totals: tuple[float, ...] = ()
     num_excluded: int = 0
+    held_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,9 @@ def why(decision: Decision) -> str:
         case How.SEARCH:
             text = f"none of {known} ready chains could take it: searched all nodes"
         case How.AFFINITY:
-            text = f"holds the prompt's beginning, of {usable} usable chains"
+            text = (
+                f"holds the prompt's first {decision.held_tokens} tokens, of {usable} usable chains"
+            )
         case How.CHAIN:
             is_least = decision.total_ms <= min(decision.totals, default=INFINITE)
             turn = "the cheapest" if is_least else "its turn among those near the cheapest"

@@ -1,6 +1,7 @@
 """Phase 2 of one model: chains kept ready, the exact search behind them."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from plait.types import ModelSpec, NodeId, Route
@@ -103,8 +104,7 @@ class Router:
         ready chains are taken if theirs are free.
         """
         chains = self._chains
-        promise = query.promise
-        totals = chains.prices(query) if promise is None else chains.needs(query, promise)
+        totals = chains.totals(query)
         if excluded:
             chains.without(totals, excluded)
         if is_blocked is not None:
@@ -112,11 +112,13 @@ class Router:
         chosen = chains.turn(totals)
         if chosen is None:
             return self._search(query, excluded, is_blocked, totals)
-        how = How.CHAIN
+        how, held = How.CHAIN, 0
         if held_tokens:
-            saved = self._saved_ms(held_tokens, totals)
+            saved = self._saved(query, held_tokens, totals)
             chosen, is_affine = two_choices(totals, saved, chosen)
-            how = How.AFFINITY if is_affine else How.CHAIN
+            if is_affine:
+                how, held = How.AFFINITY, held_tokens[chains.all[chosen].route]
+                query = _without_held(query, held)
         ttft_ms, token_ms = chains.figures(chosen, query)
         return Decision(
             how=how,
@@ -127,6 +129,7 @@ class Router:
             chains=chains.all,
             totals=tuple(totals),
             num_excluded=len(excluded),
+            held_tokens=held,
         )
 
     def exact(
@@ -181,11 +184,17 @@ class Router:
             if totals[c] < INFINITE and any(a != b and is_blocked(a, b) for a, b in ring):
                 totals[c] = INFINITE
 
-    def _saved_ms(
-        self, held_tokens: Mapping[ChainKey, int], totals: Sequence[float]
+    def _saved(
+        self, query: Query, held_tokens: Mapping[ChainKey, int], totals: Sequence[float]
     ) -> dict[int, float]:
+        """What usable chains would be priced lower for what they hold of the prompt."""
         return {
-            c: self._chains.prefill_ms(c, held_tokens[chain.node_ids])
+            c: totals[c] - self._chains.total(c, _without_held(query, held_tokens[chain.route]))
             for c, chain in enumerate(self._chains.all)
-            if totals[c] < INFINITE and chain.node_ids in held_tokens
+            if totals[c] < INFINITE and chain.route in held_tokens
         }
+
+
+def _without_held(query: Query, held_tokens: int) -> Query:
+    """The last token is always run: it gives the first new one."""
+    return replace(query, prompt_tokens=max(1, query.prompt_tokens - held_tokens))

@@ -27,6 +27,7 @@ CHAT_HONOURED: dict[str, Any] = {
     "n": 2,
     "presence_penalty": 0.5,
     "seed": 1,
+    "service_tier": "flex",
     "stop": ["x", "y"],
     "stream": False,
     "stream_options": None,

@@ -274,12 +274,15 @@ class Hello(_message.Message):
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    REUSES_PREFIXES_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     """of the plait package"""
     protocol_version: _builtins.int
     """1"""
     display_name: _builtins.str
     """what the operator sees"""
+    reuses_prefixes: _builtins.bool
+    """KV of a prompt's beginning is kept and used by later prompts"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port where neighbours may dial this node, best first"""
@@ -296,10 +299,11 @@ class Hello(_message.Message):
         display_name: _builtins.str = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         held: Global___HeldSpan | None = ...,
+        reuses_prefixes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "display_name", b"display_name", "held", b"held", "protocol_version", b"protocol_version", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "display_name", b"display_name", "held", b"held", "protocol_version", b"protocol_version", "reuses_prefixes", b"reuses_prefixes", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
     _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015

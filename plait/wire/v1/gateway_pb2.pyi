@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from plait.wire.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ServiceTier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ServiceTierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServiceTier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SERVICE_TIER_UNSPECIFIED: _ServiceTier.ValueType  # 0
+    """as SERVICE_TIER_DEFAULT"""
+    SERVICE_TIER_DEFAULT: _ServiceTier.ValueType  # 1
+    """somebody is watching"""
+    SERVICE_TIER_FLEX: _ServiceTier.ValueType  # 2
+    """batch work: behind the others until it has waited long enough"""
+
+class ServiceTier(_ServiceTier, metaclass=_ServiceTierEnumTypeWrapper):
+    """How urgent a request is."""
+
+SERVICE_TIER_UNSPECIFIED: ServiceTier.ValueType  # 0
+"""as SERVICE_TIER_DEFAULT"""
+SERVICE_TIER_DEFAULT: ServiceTier.ValueType  # 1
+"""somebody is watching"""
+SERVICE_TIER_FLEX: ServiceTier.ValueType  # 2
+"""batch work: behind the others until it has waited long enough"""
+Global___ServiceTier: _TypeAlias = ServiceTier  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
@@ -108,6 +133,7 @@ class GenerateRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
+    SERVICE_TIER_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """empty: the network's only model"""
     prompt: _builtins.str
@@ -118,6 +144,8 @@ class GenerateRequest(_message.Message):
     """empty: drawn by the gateway; the same id again attaches to the same generation"""
     ignore_eos: _builtins.bool
     """go on past the end-of-sequence token (benchmarks)"""
+    service_tier: Global___ServiceTier.ValueType
+    """how urgent it is"""
     @_builtins.property
     def chat(self) -> Global___Chat:
         """templated"""
@@ -146,10 +174,11 @@ class GenerateRequest(_message.Message):
         stop: _abc.Iterable[_builtins.str] | None = ...,
         request_id: _builtins.str = ...,
         ignore_eos: _builtins.bool = ...,
+        service_tier: Global___ServiceTier.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "chat", b"chat", "input", b"input", "max_tokens", b"max_tokens", "prompt", b"prompt", "sampling", b"sampling", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "chat", b"chat", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "chat", b"chat", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "service_tier", b"service_tier", "stop", b"stop", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
@@ -211,22 +240,26 @@ class Accepted(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    SERVICE_TIER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """for logs and resumption"""
     model_id: _builtins.str
     """that will answer"""
     prompt_tokens: _builtins.int
     """after templating"""
+    service_tier: Global___ServiceTier.ValueType
+    """as it is served"""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         model_id: _builtins.str = ...,
         prompt_tokens: _builtins.int = ...,
+        service_tier: Global___ServiceTier.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "service_tier", b"service_tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,24 +274,30 @@ class QueuedNotice(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """from 1"""
     reason: _builtins.str
     """e.g. "kv_full", "layers_missing" """
     message: _builtins.str
     """for people"""
+    wait_ms: _builtins.int
+    """about how long it will take; absent: nobody knows"""
     def __init__(
         self,
         *,
         position: _builtins.int = ...,
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
+        wait_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "position", b"position", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms", "message", b"message", "position", b"position", "reason", b"reason", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
 
 Global___QueuedNotice: _TypeAlias = QueuedNotice  # noqa: Y015
 

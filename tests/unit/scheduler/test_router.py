@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from plait.types import LayerSpan, NodeId
+from plait.types import LayerSpan, NodeId, Stage
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import BLOCK_TOKENS, PrefixIndex, two_choices
@@ -143,9 +143,10 @@ def test_affinity_wins_until_its_chain_is_too_busy() -> None:
     index = PrefixIndex()
     which = router(PAIRS)
     blocks = [11, 22, 33]
-    index.remember(blocks, (NodeId("b1"), NodeId("b2")))
+    chain = next(c.route for c in which.chains.all if c.node_ids == ("b1", "b2"))
+    index.remember(blocks, chain)
     held = index.held_tokens([11, 22, 99])
-    assert held == {("b1", "b2"): 2 * BLOCK_TOKENS}
+    assert held == {chain: 2 * BLOCK_TOKENS}
     for _ in range(4):
         decision = which.route(query(), held_tokens=held)
         assert decision is not None and decision.route[0].node_id == "b1"
@@ -159,7 +160,7 @@ def test_affinity_wins_until_its_chain_is_too_busy() -> None:
 def test_the_prefix_index_is_bounded() -> None:
     index = PrefixIndex(entries_max=3)
     for block in range(10):
-        index.remember([block], (NodeId("a"),))
+        index.remember([block], (Stage(NodeId("a"), 1, LayerSpan(0, 30)),))
     assert index.held_tokens([0]) == {} and index.held_tokens([9]) != {}
 
 

@@ -37,6 +37,7 @@ def test_every_option_reaches_the_wire() -> None:
         "top_logprobs": 2,
         "stop": "x",
         "ignore_eos": True,
+        "service_tier": "flex",
         "request_id": "r",
         "timeout_s": 3.0,
     }
@@ -61,7 +62,17 @@ def test_every_option_reaches_the_wire() -> None:
         stop=["x"],
         request_id="r",
         ignore_eos=True,
+        service_tier=gateway_pb2.SERVICE_TIER_FLEX,
     )
+
+
+def test_tiers_that_nobody_offers_are_refused_by_name() -> None:
+    default = gateway_pb2.SERVICE_TIER_DEFAULT
+    assert build_request("x", {}).service_tier == default
+    assert build_request("x", {"service_tier": "auto"}).service_tier == default
+    with pytest.raises(InvalidRequestError) as caught:
+        build_request("x", {"service_tier": "priority"})
+    assert caught.value.param == "service_tier"
 
 
 @pytest.mark.parametrize(
