@@ -134,20 +134,20 @@ def _admit(state: CoreState, spec: ModelSpec, request: RequestRecord, query: Que
         )
     if admission.verdict is Verdict.REFUSE and _may_recover(state, spec.model_id, nodes):
         return Admission(verdict=Verdict.QUEUE, reason=_waits_for_nodes(admission))
-    return admission
-
-
-def _waits_for_nodes(admission: Admission) -> Reason:
-    assert admission.reason is not None
     if admission.reason is not None and admission.reason.code == "layers_missing":
         return replace(admission, reason=_waits_for_layers(state, spec, admission.reason))
-    return Reason(code="kv_full", message=f"{admission.reason.message}; more nodes are on the way")
+    return admission
 
 
 def _waits_for_layers(state: CoreState, spec: ModelSpec, reason: Reason) -> Reason:
     """The same words as everywhere; nodes that are only silent are still there."""
     lack = outlook(state, spec).lack
     return Reason(code=reason.code, message=f"{spec.model_id}: {lack}") if lack else reason
+
+
+def _waits_for_nodes(admission: Admission) -> Reason:
+    assert admission.reason is not None
+    return Reason(code="kv_full", message=f"{admission.reason.message}; more nodes are on the way")
 
 
 def _may_recover(state: CoreState, model_id: ModelId, routable: list[NodeRecord]) -> bool:

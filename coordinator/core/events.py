@@ -141,9 +141,9 @@ class AllocationSolved:
     epoch: int
     allocation: Allocation | None
     reason: Reason | None = None
-
-
     shortages: tuple[Shortage, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSubmitted:
     """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for,

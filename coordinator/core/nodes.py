@@ -43,8 +43,8 @@ def attached(state: CoreState, event: ev.NodeAttached) -> None:
         reuses_prefixes=event.reuses_prefixes,
     )
     state.nodes[event.node_id] = node
-    state.timers.at(state.now_ms + state.limits.lease_ms, TimerKind.LEASE, node.key)
     state.losses.pop(event.node_id, None)
+    state.timers.at(state.now_ms + state.limits.lease_ms, TimerKind.LEASE, node.key)
     if event.held is not None and held_error(state, event.held) is None:
         _take_held(state, node, event.held, NodeTrigger.RESUMED)
 

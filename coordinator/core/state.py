@@ -66,10 +66,10 @@ class Limits:
     open_limit_ms: int = 10_000
     prefill_limit_ms: int = 180_000
     wait_limit_ms: int = 30_000
-    request_limit_ms: int = 900_000
     hopeless_wait_ms: int = 3_000
     rejoin_wait_ms: int = 30_000
     losses_max: int = 256
+    request_limit_ms: int = 900_000
     avoid_ms: int = 500
     avoid_max_ms: int = 8_000
     hop_block_ms: int = 5_000
@@ -165,10 +165,10 @@ class RequestRecord:
     epoch: int = 0
     pipeline_id: PipelineId | None = None
     queued_ms: int = 0
+    look_ms: int = 0
     waits_for: Reason | None = None
     notified: str = ""
     avoid: dict[NodeId, int] = field(default_factory=dict)
-    look_ms: int = 0
     first_token_ms: int | None = None
     num_generated: int = 0
     last_route: Route = ()
@@ -192,10 +192,6 @@ class Decided:
     reason: Reason | None
 
 
-@dataclass(slots=True)
-class ModelRoutes:
-    """A model's router, and what it was built from."""
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """A node that served layers and went without a word; it may come back."""
@@ -205,6 +201,10 @@ class Loss:
     span: LayerSpan
     lost_ms: int
 
+
+@dataclass(slots=True)
+class ModelRoutes:
+    """A model's router, and what it was built from."""
 
     router: Router
     topology: int
@@ -250,11 +250,11 @@ class Planning:
     in_force: Allocation | None = None
     in_force_epoch: int = 0
     error: Reason | None = None
+    shortages: dict[ModelId, Shortage] = field(default_factory=dict)
 
 
 class CoreState:
     """All records, the outgoing effects of the current event, and small look-ups."""
-    shortages: dict[ModelId, Shortage] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -271,11 +271,11 @@ class CoreState:
         self.wire_dtype = wire_dtype
         self.digests: dict[ModelId, str] = {m: d for m, d in digests.items() if d}
         self.now_ms = 0
+        self.started_ms: int | None = None
         self.out: list[Effect] = []
         self.timers = Timers()
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.pipelines: dict[PipelineId, PipelineRecord] = {}
-        self.started_ms: int | None = None
         self.requests: dict[RequestId, RequestRecord] = {}
         self.queues: dict[ModelId, deque[RequestId]] = {spec.model_id: deque() for spec in models}
         self.gateway_links: dict[NodeId, int] = {}
@@ -283,11 +283,11 @@ class CoreState:
         self.hop_blocks: dict[tuple[NodeId, NodeId], HopBlock] = {}
         self.unreachable: dict[tuple[NodeId, NodeId], None] = {}
         self.planning = Planning()
+        self.losses: dict[NodeId, Loss] = {}
         self.counters = Counters()
         self.ended: deque[RequestView] = deque(maxlen=limits.ended_max)
         self.departed: dict[NodeId, str] = {}
         self.must_dispatch = False
-        self.losses: dict[NodeId, Loss] = {}
         self.routes: dict[ModelId, ModelRoutes] = {}
         self.topology = 0
         self.links_version = 0
