@@ -24,6 +24,7 @@ from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
 from benchmarks._scheduler_bars import bars_of
 from plait.cli.plan_cluster import read_cluster
 from plait.cli.plan_nominal import read_nominal
+from plait.cli.solver_output import hush_banner
 from plait.errors import UnavailableError
 from scheduler.planning.check import pool_violations
 from scheduler.planning.cluster_plan import plan_cluster
@@ -182,6 +183,7 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--yardsticks", type=Path, help="a folder of clusters/ and pools/")
     options = parser.parse_args()
+    hush_banner()
     console = Console()
     folder: Path | None = options.yardsticks
     warm_up = read_nominal(draw_pool(WARM_UP_NODES, 0), "warm-up", "8b-bf16").ground

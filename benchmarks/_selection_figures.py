@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks._bars import Bar, add_options, judge
 from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from benchmarks._mixed import Mixed, planned
+from plait.cli.solver_output import hush_banner
 from scheduler.selection import Candidate, Query
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Load, Promise
@@ -289,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     options = parser.parse_args()
+    hush_banner()
     rows = [measure(size) for size in SIZES]
     mixed = [row for size in MIXED_SIZES for row in measure_mixed(size)]
     console = Console(width=120)

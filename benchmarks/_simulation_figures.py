@@ -19,9 +19,9 @@ from rich.table import Table
 
 from benchmarks._bars import Bar, add_options, judge
 from benchmarks._ring_held import Held, hold_against_ring
-from plait.cli.plan import solver_output_to_stderr
 from plait.cli.plan_nominal import read_nominal
 from plait.cli.simulate import StrategyName, make_strategy
+from plait.cli.solver_output import solver_output_to_stderr
 from scheduler.simulation.churn import draw_churn
 from scheduler.simulation.engine import Engine
 from scheduler.simulation.pool import Pool, nominal_pool
@@ -257,7 +257,8 @@ def _hold(console: Console, rounds: int) -> list[Held]:
     steps = ", ".join(f"{factor:.2f}" for factor in calibration.steps.values())
     console.print(
         f"calibrated: nodes now take {steps} times as long for a step, and "
-        f"{calibration.prompts:.2f} times for a prompt, as when they measured themselves"
+        f"{calibration.prompts.factor:.2f} times for a prompt, as when they measured themselves; "
+        f"the gateway works {1e3 * calibration.prompts.gateway_s:.0f} ms for a request"
     )
     return held
 

@@ -75,8 +75,8 @@ class SharedSnapshot:
             self._rates.append(tokens_per_s)
             self._rated_ms = now_ms
         reader = self._telemetry
-        known = (*view.departed, *view.nodes)
-        self._names |= {node.node_id: node.display_name or node.node_id for node in known}
+        self._names |= {node.node_id: node.display_name for node in view.departed}
+        self._names |= {node.node_id: node.display_name or node.node_id for node in view.nodes}
         while len(self._names) > NAMES_MAX:
             del self._names[next(iter(self._names))]
         return Snapshot(

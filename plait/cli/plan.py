@@ -1,10 +1,6 @@
 """`plait plan`: who would hold which layers, without starting anything."""
 
-import contextlib
 import json
-import os
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -259,16 +255,3 @@ def _show(plan: "Allocation", spec: "ModelSpec", pool: "Pool") -> None:
     )
     for warning in plan.warnings:
         console.print(f"[yellow]note[/]: {warning}")
-
-
-@contextlib.contextmanager
-def solver_output_to_stderr() -> Iterator[None]:
-    """Solvers print from C to descriptor 1, which is for the answer."""
-    sys.stdout.flush()
-    saved = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)

@@ -36,7 +36,8 @@ def show(
     if as_json:
         typer.echo(json.dumps(asdict(request), indent=1))
         return
-    names = {node.node_id: node.display_name for node in (*view.departed, *view.nodes)}
+    names = {node.node_id: node.display_name for node in view.departed}
+    names |= {node.node_id: node.display_name for node in view.nodes}
     console = Console()
     for part in draw(request, names):
         console.print(part)

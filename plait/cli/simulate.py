@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Simulate a pool under load: what it would serve, and how long people would wait."""
     needs("coordinator")
-    from plait.cli.plan import solver_output_to_stderr
+    from plait.cli.solver_output import solver_output_to_stderr
     from scheduler.simulation.churn import draw_churn
     from scheduler.simulation.engine import Engine
     from scheduler.simulation.report import summarise

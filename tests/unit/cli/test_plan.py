@@ -53,7 +53,7 @@ def test_a_pool_is_read_with_counts_regions_and_defaults(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nodes = [", "cannot be read"),
+        ("nodes = [", "is not TOML"),
         ("kv_tokens = 1", "at least one entry"),
         ("[[nodes]]\nname = 'a'", "memory_gib"),
         ("[[nodes]]\nmemory_gib = 1", "name"),
@@ -74,5 +74,7 @@ def test_a_pool_that_is_wrong_says_where(tmp_path: Path, text: str, said: str) -
 
 
 def test_a_pool_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"there is no file .*examples/pool\.toml"):
         read_pool(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="cannot be read: is a directory"):
+        read_pool(tmp_path)
