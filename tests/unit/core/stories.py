@@ -88,7 +88,6 @@ class Story:
         memory_mib: float = 300,
         held: HeldSpan | None = None,
         profile: NodeProfile | None = None,
-        reuses_prefixes: bool = False,
     ) -> list[fx.Effect]:
         """Attach, link to the gateway, profile."""
         node_id = NodeId(name)
@@ -100,7 +99,6 @@ class Story:
                 display_name=name,
                 addresses=(f"{name}:1",),
                 held=held,
-                reuses_prefixes=reuses_prefixes,
             ),
             ev.GatewayLinkChanged(node_id=node_id, incarnation=incarnation, is_up=True),
             ev.NodeProfiled(profile=own, incarnation=incarnation),
@@ -113,11 +111,11 @@ class Story:
         except Exception as error:
             code = getattr(error, "code", "internal")
             reason = Reason(code=code, message=str(error))
+            lacking = shortages(effect.problem, None)
             return self.tell(
                 ev.AllocationSolved(
                     epoch=effect.epoch, allocation=None, reason=reason, shortages=lacking
                 )
-            lacking = shortages(effect.problem, None)
             )
         lacking = shortages(effect.problem, plan)
         return self.tell(
@@ -150,7 +148,6 @@ class Story:
         model: str = "tiny",
         key: str = "k",
         slo: SloClass = SloClass.INTERACTIVE,
-        prefix_blocks: tuple[int, ...] = (),
     ) -> list[fx.Effect]:
         """A client asks."""
         return self.tell(
@@ -161,7 +158,6 @@ class Story:
                 max_new_tokens=new,
                 key_id=key,
                 slo=slo,
-                prefix_blocks=prefix_blocks,
             )
         )
 
