@@ -83,7 +83,7 @@ class Relay:
         self._links: dict[NodeId, NodeLink] = {}
         self._generations: dict[RequestId, Generation] = {}
         self._routes: dict[RequestId, OpenedRoute] = {}
-        self._ended: dict[RequestId, int] = {}
+        self._ended: dict[str, int] = {}
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
