@@ -229,11 +229,15 @@ def plan_json(plan: "Allocation") -> dict[str, object]:
 def _show(plan: "Allocation", spec: "ModelSpec", pool: "Pool") -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from plait.cli.reasons import apart
 
     profiles = {profile.node_id: profile for profile in pool.nodes}
     chain_of = {n: i + 1 for i, chain in enumerate(plan.pipelines) for n in chain}
     table = Table("node", "chain", "layers", "weights", "of memory", "why")
-    for placement in plan.placements:
+    own, shared = apart([placement.reason for placement in plan.placements])
+    for placement, why in zip(plan.placements, own, strict=True):
         profile = profiles[placement.node_id]
         weights = spec.weight_bytes(placement.span, profile.compute_dtype)
         chain = chain_of.get(placement.node_id)
@@ -243,10 +247,12 @@ def _show(plan: "Allocation", spec: "ModelSpec", pool: "Pool") -> None:
             str(placement.span),
             f"{weights / 2**30:.2f} GiB",
             f"{100 * weights / profile.memory_bytes:.0f} %",
-            placement.reason,
+            Text(why),
         )
     console = Console()
     console.print(table)
+    for reason in shared:
+        console.print(Text(f"why: {reason}"))
     count = len(plan.pipelines)
     console.print(
         f"{count} {'chain' if count == 1 else 'chains'}, {plan.objective_tokens_per_s:.1f} "

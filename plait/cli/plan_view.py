@@ -3,7 +3,11 @@
 import math
 from typing import TYPE_CHECKING
 
+from plait.cli.reasons import by_reason
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from plait.cli.plan_nominal import NominalPool
@@ -125,8 +129,8 @@ def show_pool(
 def _explain_pool(console: "Console", pool: "NominalPool", plan: "PoolPlan") -> None:
     from scheduler.planning.explain import reasons
 
-    for node_id, reason in reasons(pool.ground, plan):
-        console.print(f"{node_id}: {reason}")
+    for names, reason in by_reason(reasons(pool.ground, plan)):
+        console.print(f"{names}: {reason}", markup=False)
 
 
 def show_cluster(
@@ -158,15 +162,22 @@ def show_cluster(
     worth = "; ".join(f"{name} {value:.1f}" for name, value in plan.worth)
     console.print(f"one more node would add, if no link binds, in tokens/s: {worth}")
     if is_explained:
-        for i, (start, end) in sorted(plan.spans.items()):
-            name = cluster.types[cluster.kinds[i]]
-            rate = cluster.table[cluster.kinds[i]].get(end - start, 0.0)
-            beside = sum(1 for span in plan.spans.values() if span == (start, end)) - 1
-            console.print(
-                f"{cluster.node_ids[i]}: {end - start} layers is what a {name} carries at "
-                f"{rate:.1f} tokens/s, beside {beside} others on them"
-            )
+        for names, reason in by_reason(_cluster_reasons(cluster, plan)):
+            console.print(f"{names}: {reason}", markup=False)
     _notes(console, plan.warnings)
+
+
+def _cluster_reasons(cluster: "Cluster", plan: "ClusterPlan") -> "Iterator[tuple[str, str]]":
+    for i, (start, end) in sorted(plan.spans.items()):
+        kind, num_layers = cluster.kinds[i], end - start
+        rate = cluster.table[kind].get(num_layers, 0.0)
+        beside = sum(1 for span in plan.spans.values() if span == (start, end)) - 1
+        others = {0: "alone", 1: "beside one other"}.get(beside, f"beside {beside} others")
+        yield (
+            cluster.node_ids[i],
+            f"{num_layers} {'layer' if num_layers == 1 else 'layers'}, which "
+            f"{cluster.types[kind]} carries at {rate:.1f} tokens/s, {others} on them",
+        )
 
 
 def _notes(console: "Console", notes: "list[str] | tuple[str, ...]") -> None:
