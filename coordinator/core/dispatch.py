@@ -7,7 +7,7 @@ from coordinator.core.machines import NodeState, RequestTrigger
 from coordinator.core.neighbours import is_blocked
 from coordinator.core.outlook import outlook
 from coordinator.core.pipelines import open_pipeline
-from coordinator.core.routing import find_route, make_candidate, make_query
+from coordinator.core.routing import find_route, make_candidate, make_query, refusals
 from coordinator.core.settle import end_request, is_routable
 from coordinator.core.state import CoreState, Decided, NodeRecord, RequestRecord
 from coordinator.core.waiting import charge, expected_waits_ms, order_queue
@@ -78,7 +78,9 @@ def _record(
     state: CoreState, request: RequestRecord, decision: Decision | None, reason: Reason | None
 ) -> None:
     """The last few decisions can be looked at afterwards."""
-    request.decisions.append(Decided(state.now_ms, decision, reason))
+    refused = refusals(state, request) if decision is None and reason is not None else ()
+    epoch = request.epoch + 1 if reason is None else request.epoch
+    request.decisions.append(Decided(state.now_ms, decision, reason, epoch, refused))
     del request.decisions[: -state.limits.decisions_max]
 
 

@@ -3,7 +3,7 @@
 from coordinator.core.state import Decided, RequestRecord
 from coordinator.core.view import ChainView, DecisionView, HopView, RequestView
 from plait.types import FinishReason, Reason
-from scheduler.selection.decision import priced, why
+from scheduler.selection.decision import Priced, priced, why
 
 
 def request_view(
@@ -54,7 +54,16 @@ def _decision_view(decided: Decided, submitted_ms: int) -> DecisionView:
             why=reason.message if reason is not None else "found by looking at all nodes",
             ttft_ms=None,
             token_ms=None,
-            considered=(),
+            considered=tuple(
+                ChainView(
+                    chain=tuple(chain.node_ids),
+                    total_ms=None,
+                    note=obstacle.why,
+                    obstacle=obstacle.node_id or "",
+                )
+                for chain, obstacle in decided.refused
+            ),
+            epoch=decided.epoch,
         )
     return DecisionView(
         at_ms=at_ms,
@@ -62,12 +71,22 @@ def _decision_view(decided: Decided, submitted_ms: int) -> DecisionView:
         why=why(decision),
         ttft_ms=round(decision.ttft_ms, 1),
         token_ms=round(decision.token_ms, 2),
-        considered=tuple(
-            ChainView(
-                chain=tuple(p.nodes),
-                total_ms=round(p.total_ms, 1) if p.total_ms is not None else None,
-                note=p.note,
-            )
-            for p in priced(decision)
-        ),
+        considered=tuple(_chain_view(each) for each in priced(decision)),
+        epoch=decided.epoch,
+        prefix_tokens=decision.held_tokens,
+    )
+
+
+def _chain_view(one: Priced) -> ChainView:
+    parts = one.parts
+    obstacle = one.obstacle.node_id if one.obstacle is not None else None
+    return ChainView(
+        chain=tuple(one.nodes),
+        total_ms=round(one.total_ms, 1) if one.total_ms is not None else None,
+        note=one.note,
+        wait_ms=round(parts.wait_ms, 1) if parts is not None else None,
+        prefill_ms=round(parts.prefill_ms, 1) if parts is not None else None,
+        decode_ms=round(parts.decode_ms, 1) if parts is not None else None,
+        hops_ms=round(parts.hops_ms, 1) if parts is not None else None,
+        obstacle=obstacle or "",
     )

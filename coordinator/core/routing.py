@@ -12,6 +12,7 @@ from scheduler.cost import StageCost
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import PrefixIndex
 from scheduler.selection.candidates import Load, Promise
+from scheduler.selection.chains import Chain, Obstacle
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass
 from scheduler.selection.router import Router
@@ -144,6 +145,16 @@ def _planned(
             slots = min(n.kv_tokens_max for n in nodes)
             planned.append((chain, max(1.0, slots / max(1e-3, token_ms))))
     return planned
+
+
+def refusals(state: CoreState, request: RequestRecord) -> tuple[tuple[Chain, Obstacle], ...]:
+    """What keeps ready chains from a request that waits."""
+    routes, spec = state.routes.get(request.model_id), state.models[request.model_id]
+    if routes is None:
+        return ()
+    avoided = {n for n, until_ms in request.avoid.items() if until_ms > state.now_ms}
+    found = routes.router.refusals(make_query(state, spec, request), avoided)
+    return tuple(found[: state.limits.refusals_max])
 
 
 def remember_prefix(state: CoreState, request: RequestRecord) -> None:

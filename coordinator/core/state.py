@@ -39,6 +39,7 @@ from scheduler.allocation.shortage import Shortage
 from scheduler.calibration import Calibration
 from scheduler.cost import Links, StageCost
 from scheduler.selection.affinity import PrefixIndex
+from scheduler.selection.chains import Chain, Obstacle
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass, VirtualCounters
 from scheduler.selection.router import Router
@@ -88,6 +89,7 @@ class Limits:
     ageing_ms: int = 15_000
     routes_fresh_ms: int = 1_000
     prefix_blocks_max: int = 64
+    refusals_max: int = 6
     reprice_ms: int = 60_000
 
 
@@ -185,11 +187,14 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided about a request at `at_ms`: a chain, or to wait and for what."""
+    """What was decided about a request at `at_ms`: a chain for its `epoch`, or to wait, for what,
+    and what kept the ready chains from it."""
 
     at_ms: int
     decision: Decision | None
     reason: Reason | None
+    epoch: int = 0
+    refused: tuple[tuple[Chain, Obstacle], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

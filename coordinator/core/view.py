@@ -96,16 +96,23 @@ class HopView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainView:
-    """A chain that was considered: its nodes, what it was priced at (None: not usable)."""
+    """A chain that was considered: its nodes, what it was priced at (None: not usable) and what
+    that is made of; `obstacle` is the node that kept it from the request ("": none did)."""
 
     chain: tuple[str, ...]
     total_ms: float | None
     note: str
+    wait_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    hops_ms: float | None = None
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView:
-    """What was decided about a request, `at_ms` after it came: a chain and why, or to wait."""
+    """What was decided about a request, `at_ms` after it came: a chain and why, or to wait.
+    `epoch` counts its chains from 1; `prefix_tokens` of the prompt were in the chain's KV."""
 
     at_ms: int
     verdict: str
@@ -113,6 +120,8 @@ class DecisionView:
     ttft_ms: float | None
     token_ms: float | None
     considered: tuple[ChainView, ...]
+    epoch: int = 0
+    prefix_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,13 +81,16 @@ def _outcome(request: "RequestView") -> str:
         text += f", first token after {request.ttft_ms} ms"
     if request.tokens_per_s:
         text += f", then {request.tokens_per_s:.1f} tokens/s"
+    if request.total_ms is not None:
+        text += f", all after {request.total_ms} ms"
     return text + (f"; {request.reason}" if request.reason else "")
 
 
 def _decision(decision: "DecisionView", names: dict[str, str]) -> "list[RenderableType]":
     from rich.table import Table
 
-    head = f"after {decision.at_ms} ms: {decision.verdict}: {decision.why}"
+    attempt = f" (chain {decision.epoch})" if decision.epoch > 1 else ""
+    head = f"after {decision.at_ms} ms: {decision.verdict}{attempt}: {decision.why}"
     if decision.ttft_ms is not None and decision.token_ms is not None:
         head += (
             f"; expected: first token after {decision.ttft_ms:.0f} ms, "
@@ -95,12 +98,14 @@ def _decision(decision: "DecisionView", names: dict[str, str]) -> "list[Renderab
         )
     if not decision.considered:
         return [head]
-    table = Table("chain", "price", "")
+    table = Table("chain", "price", "wait", "prefill", "decode", "hops", "")
     for one in decision.considered:
+        figures = (one.total_ms, one.wait_ms, one.prefill_ms, one.decode_ms, one.hops_ms)
+        where = f"{names.get(one.obstacle, one.obstacle)}: " if one.obstacle else ""
         table.add_row(
             " -> ".join(names.get(n, n) for n in one.chain),
-            f"{one.total_ms:.0f}" if one.total_ms is not None else "-",
-            one.note,
+            *("-" if figure is None else f"{figure:.0f}" for figure in figures),
+            where + one.note,
         )
     return [head, table]
 

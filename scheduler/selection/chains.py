@@ -5,7 +5,7 @@ Looking for chains happens when nodes come and go; a request only prices those t
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from plait.types import NodeId, Route, Stage
 from scheduler.selection.board import Board
@@ -25,9 +25,12 @@ Stitch = Callable[[Query, Collection[NodeId]], Route | None]
 """The general search, for spans that overlap."""
 
 
-Sum = tuple[float, float, float, float, int]
+Sum = tuple[float, float, float, float, int, float]
 """Of a chain: fixed ms, ms per prompt token of its slowest part, of all other parts, ms per new
-token, free KV slots."""
+token, free KV slots, and what of the fixed ms is prompts that wait before this one."""
+
+Way = tuple[float, float]
+"""Hops of a chain, last miles and uplinks: ms once, and per new token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ class Chain:
         return tuple(stage.node_id for stage in self.route)
 
 
+class Obstacle(NamedTuple):
+    """What keeps a chain from a request: a node, None where it is none, and why."""
+
+    node_id: NodeId | None
+    why: str
+
+
 class Chains:
     """Up to CHAINS_MAX chains over one board."""
 
@@ -53,6 +63,7 @@ class Chains:
             [i for s in c.route if (i := board.index(s.node_id)) is not None] for c in self.all
         ]
         self._trips = [board.trip(indices) for indices in self._indices]
+        self.ways: tuple[Way, ...] = tuple(self._way(c) for c in range(len(self.all)))
         self._of_row: dict[int, list[int]] = {}
         for c, indices in enumerate(self._indices):
             for i in indices:
@@ -102,7 +113,7 @@ class Chains:
         need = min(KV_CAP_TOKENS, query.kv_tokens)
         return [
             f + slowest * prompt + rest * chunk + s * new if kv >= need else INFINITE
-            for f, slowest, rest, s, kv in sums
+            for f, slowest, rest, s, kv, _ in sums
         ]
 
     @staticmethod
@@ -122,7 +133,7 @@ class Chains:
             if (ttft := (f + slowest * prompt + rest * chunk + s) * per_ttft)
             > (later := s * per_token)
             else later
-            for f, slowest, rest, s, kv in sums
+            for f, slowest, rest, s, kv, _ in sums
         ]
 
     def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
@@ -157,9 +168,33 @@ class Chains:
 
     def figures(self, c: int, query: Query) -> tuple[float, float]:
         """Expected ms to the first token, and per token after it."""
-        fixed, slowest, rest, per_new, _ = self._sums[c]
+        fixed, slowest, rest, per_new, _, _ = self._sums[c]
         chunk = min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
         return fixed + slowest * query.prompt_tokens + rest * chunk + per_new, per_new
+
+    def sums(self) -> tuple[Sum, ...]:
+        """What prices are made of, now."""
+        return tuple(self._fresh())
+
+    def obstacle(self, c: int, query: Query, excluded: Collection[NodeId]) -> Obstacle:
+        """Why a chain cannot take a request: an avoided node, the fullest one, or a hop."""
+        stages = self.all[c].route
+        avoided = next((s.node_id for s in stages if s.node_id in excluded), None)
+        if avoided is not None:
+            return Obstacle(avoided, "avoided")
+        free, at = min((self._board.loads[i].kv_tokens_free, i) for i in self._indices[c])
+        if free < query.kv_tokens:
+            why = f"no room: {max(0, free)} of {query.kv_tokens} tokens free"
+            return Obstacle(self._board.stage(at).node_id, why)
+        return Obstacle(None, "a hop is broken")
+
+    def _way(self, c: int) -> Way:
+        once, _, per_new = self._trips[c]
+        for i, stage in zip(self._indices[c], self.all[c].route, strict=True):
+            own = self._board.base_of(i, stage.span)
+            once += own.fixed_place_ms
+            per_new += own.step_place_ms
+        return once, per_new
 
     def _fresh(self) -> list[Sum]:
         if self._stale:
@@ -197,7 +232,7 @@ class Chains:
                 waiting = queue
             if pace > slowest:
                 slowest = pace
-        return (fixed + waiting, slowest, per_prompt - slowest, per_new, free)
+        return (fixed + waiting, slowest, per_prompt - slowest, per_new, free, waiting)
 
 
 def find_chains(

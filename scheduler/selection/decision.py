@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import Final
 
 from plait.types import NodeId, Route
-from scheduler.selection.chains import Chain
+from scheduler.selection.chains import Chain, Obstacle
+from scheduler.selection.evidence import Evidence, Parts, parts
 from scheduler.selection.groups import INFINITE
 
 SHOWN_MAX: Final = 6
@@ -34,6 +35,7 @@ class Decision:
     totals: tuple[float, ...] = ()
     num_excluded: int = 0
     held_tokens: int = 0
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class Priced:
     nodes: tuple[NodeId, ...]
     total_ms: float | None
     note: str
+    parts: Parts | None = None
+    obstacle: Obstacle | None = None
 
 
 def priced(decision: Decision) -> tuple[Priced, ...]:
@@ -51,11 +55,15 @@ def priced(decision: Decision) -> tuple[Priced, ...]:
     shown: list[Priced] = []
     for c in order[:SHOWN_MAX]:
         chain, total = decision.chains[c], decision.totals[c]
+        evidence = decision.evidence
+        obstacle = evidence.obstacles.get(c) if evidence is not None else None
         shown.append(
             Priced(
                 nodes=chain.node_ids,
                 total_ms=total if total < INFINITE else None,
-                note=_note(decision, chain, total),
+                note=obstacle.why if obstacle is not None else _note(decision, chain, total),
+                parts=parts(evidence, c) if evidence is not None else None,
+                obstacle=obstacle,
             )
         )
     return tuple(shown)

@@ -14,9 +14,11 @@ from scheduler.selection.chains import (
     TYPICAL_PROMPT_TOKENS,
     Chain,
     Chains,
+    Obstacle,
     find_chains,
 )
 from scheduler.selection.decision import Decision, How
+from scheduler.selection.evidence import Evidence
 from scheduler.selection.groups import INFINITE
 from scheduler.selection.shortest import IsBlocked, select_route
 from scheduler.selection.stitched import Stitcher
@@ -26,6 +28,7 @@ Planned = Sequence[tuple[Sequence[NodeId], float]]
 STITCHED_REGIONS_MAX: Final = 256
 """Where hops are told apart by more places, the general search stitches."""
 NOBODY: Final[frozenset[NodeId]] = frozenset()
+NOTHING: Final[Mapping[int, Obstacle]] = {}
 
 
 class Router:
@@ -111,7 +114,9 @@ class Router:
             self._drop_blocked(totals, is_blocked)
         chosen = chains.turn(totals)
         if chosen is None:
-            return self._search(query, excluded, is_blocked, totals)
+            evidence = self._evidence(query, totals, excluded)
+            return self._search(query, excluded, is_blocked, totals, evidence)
+        evidence = self._evidence(query, totals, excluded)
         how, held = How.CHAIN, 0
         if held_tokens:
             saved = self._saved(query, held_tokens, totals)
@@ -130,7 +135,36 @@ class Router:
             totals=tuple(totals),
             num_excluded=len(excluded),
             held_tokens=held,
+            evidence=evidence,
         )
+
+    def refusals(
+        self, query: Query, excluded: Collection[NodeId] = NOBODY
+    ) -> list[tuple[Chain, Obstacle]]:
+        """What keeps each ready chain from a request that none can take."""
+        totals = self._chains.totals(query)
+        if excluded:
+            self._chains.without(totals, excluded)
+        return [
+            (self._chains.all[c], self._chains.obstacle(c, query, excluded))
+            for c, total in enumerate(totals)
+            if total == INFINITE
+        ]
+
+    def _evidence(
+        self, query: Query, totals: Sequence[float], excluded: Collection[NodeId]
+    ) -> Evidence:
+        chains = self._chains
+        obstacles = (
+            {
+                c: chains.obstacle(c, query, excluded)
+                for c, total in enumerate(totals)
+                if total == INFINITE
+            }
+            if INFINITE in totals
+            else NOTHING
+        )
+        return Evidence(query, chains.sums(), chains.ways, obstacles)
 
     def exact(
         self,
@@ -154,6 +188,7 @@ class Router:
         excluded: Collection[NodeId],
         is_blocked: IsBlocked | None,
         totals: list[float],
+        evidence: Evidence,
     ) -> Decision | None:
         found = self.exact(query, excluded, is_blocked)
         if found is None:
@@ -170,6 +205,7 @@ class Router:
             chains=self._chains.all,
             totals=tuple(totals),
             num_excluded=len(excluded),
+            evidence=evidence,
         )
 
     def _stitch(self, query: Query, excluded: Collection[NodeId]) -> Route | None:
