@@ -23,13 +23,7 @@ Options = list[tuple[str, int | str]]
 def channel_options(frame_bytes_max: int = FRAME_BYTES_MAX) -> Options:
     """Options of a dialling end. `frame_bytes_max` bounds a received message, in bytes."""
     return [
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
-        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_receive_message_length", frame_bytes_max),
-        ("grpc.max_send_message_length", -1),
+        *_common(frame_bytes_max),
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
@@ -40,16 +34,23 @@ def channel_options(frame_bytes_max: int = FRAME_BYTES_MAX) -> Options:
 def server_options(frame_bytes_max: int = FRAME_BYTES_MAX) -> Options:
     """Options of a listening end. `frame_bytes_max` bounds a received message, in bytes."""
     return [
+        *_common(frame_bytes_max),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _common(frame_bytes_max: int) -> Options:
+    """What both ends want: a frozen far end noticed, messages bounded on arrival."""
+    return [
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
-        ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_receive_message_length", frame_bytes_max),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),
     ]
 
 
