@@ -3,8 +3,9 @@
 import importlib.metadata
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from grpc import aio
 
@@ -28,8 +29,10 @@ from coordinator.shell.store import Store
 from coordinator.shell.telemetry_hub import TelemetryHub
 from coordinator.shell.view_cache import ViewCache
 from plait.clock import Clock
-from plait.types import DType, ModelSpec
+from plait.types import DType, ModelId, ModelSpec
 from plait.wire.v1 import admin_pb2_grpc, control_pb2_grpc
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,17 @@ def core_of(
         software_version=importlib.metadata.version("plait"),
         wire_dtype=DType(config.wire_dtype),
         digests={model.spec.model_id: model.source.digest or "" for model in models},
+        demand=_by_id(config, models, dict(config.demand)),
+        replicas_min=_by_id(config, models, dict(config.replicas_min)),
     )
+
+
+def _by_id(
+    config: CoordinatorConfig, models: Sequence[ServedModel], named: Mapping[str, N]
+) -> dict[ModelId, N]:
+    """What was said of models by the names that the operator gave, by what they are called."""
+    pairs = zip(config.models, models, strict=True)
+    return {model.spec.model_id: named[name] for name, model in pairs if name in named}
 
 
 def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> ControlService:

@@ -1,6 +1,7 @@
 """What an operator can set. Everything else is decided or measured."""
 
 import ipaddress
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,30 @@ def check_host(host: str, *, flag: str) -> None:
             raise ConfigError(f"{flag}: {host!r} is neither a host name nor an address") from None
 
 
+def parse_weights(text: str, *, flag: str) -> tuple[tuple[str, float], ...]:
+    """`NAME=NUMBER,NAME=NUMBER`, numbers above 0; nothing for an empty text. Raises ConfigError
+    naming `flag`."""
+    weights: list[tuple[str, float]] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, figure = part.rpartition("=")
+        try:
+            weight = float(figure)
+        except ValueError:
+            weight = math.nan
+        if not name or not equals or not 0.0 < weight < math.inf:
+            raise ConfigError(f"{flag} {text}: give NAME=NUMBER,NAME=NUMBER, numbers above 0")
+        weights.append((name, weight))
+    return tuple(weights)
+
+
+def parse_counts(text: str, *, flag: str) -> tuple[tuple[str, int], ...]:
+    """The same of whole numbers."""
+    weights = parse_weights(text, flag=flag)
+    if any(weight != int(weight) for _, weight in weights):
+        raise ConfigError(f"{flag} {text}: chains are whole numbers")
+    return tuple((name, int(weight)) for name, weight in weights)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
     """One coordinator. Times in the unit of their name.
@@ -81,7 +106,9 @@ class CoordinatorConfig:
     embedded broker on `mqtt`; for a broker of the operator's, certificates of this network can be
     written to `broker_certs_dir` for the names it is dialled by. Each of `token_files` receives an
     enrolment token, unless one that is still good, or let a node in, is there. Planning begins once
-    `nodes_min` nodes are profiled, or `plan_wait_ms` after the first one.
+    `nodes_min` nodes are profiled, or `plan_wait_ms` after the first one. `demand` (name of model,
+    weight) shares the network between models, as observed where it is empty; `replicas_min` (name,
+    chains) is what each is to have first.
     """
 
     models: tuple[str, ...]
@@ -108,12 +135,22 @@ class CoordinatorConfig:
     request_wait_ms: int = 30_000
     is_profile_written: bool = True
     is_dashboard_enabled: bool = True
+    demand: tuple[tuple[str, float], ...] = ()
+    replicas_min: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.models:
             raise ConfigError("no model: name one with --model, e.g. smollm2-135m-instruct")
         if len(set(self.models)) != len(self.models):
             raise ConfigError("--model names one model twice")
+        for flag, names in (
+            ("--demand", [name for name, _ in self.demand]),
+            ("--min-replicas", [name for name, _ in self.replicas_min]),
+        ):
+            unknown = [name for name in names if name not in self.models]
+            if unknown or len(set(names)) != len(names):
+                said = f"{unknown[0]} is no --model" if unknown else "it names one model twice"
+                raise ConfigError(f"{flag}: {said}; models: {', '.join(self.models)}")
         for host in self.advertised_hosts:
             check_host(host, flag="--advertise")
         for host in self.broker_names:

@@ -6,6 +6,7 @@ from typing import assert_never, cast
 
 from coordinator.core import events as ev
 from coordinator.core import neighbours, nodes, planning, requests
+from coordinator.core.demand import Demand
 from coordinator.core.dispatch import dispatch
 from coordinator.core.effects import Effect
 from coordinator.core.state import CoreState, Limits
@@ -26,11 +27,14 @@ class Core:
         *,
         wire_dtype: DType = DType.FLOAT32,
         digests: Mapping[ModelId, str] | None = None,
+        demand: Mapping[ModelId, float] | None = None,
+        replicas_min: Mapping[ModelId, int] | None = None,
         network_id: str = "",
         software_version: str = "",
     ) -> None:
         """`digests` are the expected sha256 of the models' weights where the operator knows them;
-        for others the first node that loads a model sets it."""
+        for others the first node that loads a model sets it. `demand` is what models are asked for
+        in proportion (None: as observed), `replicas_min` the chains that each is to have."""
         self._network_id = network_id
         self._software_version = software_version
         self.state = CoreState(
@@ -39,6 +43,7 @@ class Core:
             rng,
             wire_dtype=wire_dtype,
             digests=digests if digests is not None else {},
+            demand=Demand([spec.model_id for spec in models], demand, replicas_min),
         )
 
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:

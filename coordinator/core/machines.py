@@ -27,6 +27,7 @@ class NodeTrigger(StrEnum):
     RESUMED = "resumed"
     LOADED = "loaded"
     LOAD_FAILED = "load_failed"
+    UNASSIGNED = "unassigned"
     DRAIN = "drain"
     DRAINED = "drained"
     LOST = "lost"
@@ -42,12 +43,14 @@ NODE: Final[Mapping[NodeState, Mapping[NodeTrigger, NodeState]]] = {
     NodeState.LOADING: {
         NodeTrigger.LOADED: NodeState.SERVING,
         NodeTrigger.LOAD_FAILED: NodeState.JOINING,
+        NodeTrigger.UNASSIGNED: NodeState.JOINING,
         NodeTrigger.ASSIGNED: NodeState.LOADING,
         NodeTrigger.DRAIN: NodeState.DRAINING,
         NodeTrigger.LOST: NodeState.GONE,
     },
     NodeState.SERVING: {
         NodeTrigger.ASSIGNED: NodeState.LOADING,
+        NodeTrigger.UNASSIGNED: NodeState.JOINING,
         NodeTrigger.DRAIN: NodeState.DRAINING,
         NodeTrigger.LOST: NodeState.GONE,
     },

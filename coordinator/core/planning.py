@@ -136,6 +136,19 @@ def _problem(
         held=held,
         time_limit_s=state.limits.solve_time_limit_s,
         fixed=tuple(n.node_id for n in fixed),
+        mean_session_s=_mean_sessions(state, members),
+        demand=tuple(state.demand.plan().items()) if len(state.models) > 1 else (),
+        replicas_min=tuple(state.demand.replicas_min.items()),
+    )
+
+
+def _mean_sessions(state: CoreState, members: list[NodeRecord]) -> tuple[tuple[NodeId, float], ...]:
+    """How long nodes stay; nothing until one of the network's has left."""
+    if not len(state.lifetimes):
+        return ()
+    return tuple(
+        (n.node_id, state.lifetimes.mean_session_s(n.node_id, state.now_ms - n.attached_ms))
+        for n in members
     )
 
 
@@ -227,8 +240,40 @@ def _apply(state: CoreState, allocation: Allocation) -> None:
             _assign(state, node, placement)
         else:
             is_incomplete = True
+    if planning.is_relaxed:
+        _unassign_others(state, allocation)
+    elif _leaves_out(state, allocation):
+        planning.wants_relaxed = True
+        ask_plan(state)
     if is_incomplete:
         ask_plan(state)
+
+
+def _leaves_out(state: CoreState, allocation: Allocation) -> bool:
+    """Whether a model has no node though some that may move have nothing to do."""
+    served = {placement.model_id for placement in allocation.placements}
+    return any(model_id not in served for model_id in state.models) and _has_idle(state)
+
+
+def _unassign_others(state: CoreState, allocation: Allocation) -> None:
+    """Idle nodes whose span a plan that moves nodes wants no more let go of it and stand by."""
+    wanted = {placement.node_id for placement in allocation.placements}
+    for node_id, attachment in state.planning.attachments.items():
+        node = state.nodes.get(node_id)
+        is_same = node is not None and node.attachment == attachment
+        if node is None or not is_same or node_id in wanted:
+            continue
+        if _is_placed(node) and not node.pipelines:
+            state.move_node(node, NodeTrigger.UNASSIGNED)
+            node.model_id = node.span = node.held = None
+            node.span_reason, node.epoch = "stands by: the plan needs its span no more", 0
+            state.emit(
+                fx.UnassignSpan(
+                    node_id=node_id,
+                    incarnation=node.incarnation,
+                    epoch=state.planning.in_force_epoch,
+                )
+            )
 
 
 def _assign(state: CoreState, node: NodeRecord, placement: Placement) -> None:

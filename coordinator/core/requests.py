@@ -3,12 +3,14 @@
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.machines import PipelineTrigger, RequestState, RequestTrigger
+from coordinator.core.planning import replan_asked
 from coordinator.core.routing import remember_prefix
 from coordinator.core.settle import break_pipeline, end_request, wait_for_turn
 from coordinator.core.state import CoreState, RequestRecord
 from coordinator.core.timers import TimerKind
 from coordinator.core.waiting import arrive, is_patience_over, look_again, refusal
 from plait.types import FinishReason, PipelineId, Reason, RequestId
+from scheduler.selection.fairness import cost_tokens
 
 
 def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
@@ -38,11 +40,22 @@ def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
     )
     state.requests[event.request_id] = request
     arrive(state, request)
+    note_demand(state, request)
     state.queues[event.model_id].append(event.request_id)
     state.timers.at(
         state.now_ms + state.limits.request_limit_ms, TimerKind.REQUEST_LIMIT, event.request_id
     )
     wait_for_turn(state, request)
+
+
+def note_demand(state: CoreState, request: RequestRecord) -> None:
+    """What models are asked for changes what they should have of the network."""
+    limits, demand = state.limits, state.demand
+    new_tokens = min(request.max_new_tokens, limits.expected_new_tokens)
+    demand.ask(request.model_id, cost_tokens(request.prompt_tokens, new_tokens), state.now_ms)
+    if demand.is_departed(state.now_ms, patience_ms=limits.demand_patience_ms):
+        demand.plan()
+        replan_asked(state)
 
 
 def _refusal(state: CoreState, event: ev.RequestSubmitted) -> Reason | None:

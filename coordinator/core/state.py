@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from coordinator.core.demand import Demand
 from coordinator.core.effects import Effect
+from coordinator.core.lifetimes import Lifetimes
 from coordinator.core.machines import (
     NODE,
     PIPELINE,
@@ -91,6 +93,7 @@ class Limits:
     prefix_blocks_max: int = 64
     refusals_max: int = 6
     reprice_ms: int = 60_000
+    demand_patience_ms: int = 60_000
 
 
 @dataclass(slots=True)
@@ -269,6 +272,7 @@ class CoreState:
         *,
         wire_dtype: DType,
         digests: Mapping[ModelId, str],
+        demand: Demand | None = None,
     ) -> None:
         self.models: dict[ModelId, ModelSpec] = {spec.model_id: spec for spec in models}
         self.limits = limits
@@ -299,6 +303,8 @@ class CoreState:
         self.touched: dict[NodeId, None] = {}
         self.fairness = VirtualCounters()
         self.prefixes: dict[ModelId, PrefixIndex] = {}
+        self.demand = demand if demand is not None else Demand(self.models)
+        self.lifetimes = Lifetimes()
         self.num_attachments = 0
         self.num_pipelines = 0
 

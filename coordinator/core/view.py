@@ -79,6 +79,9 @@ class ModelView:
     num_layers: int
     context_tokens_max: int
     is_ready: bool
+    demand_share: float = 1.0
+    is_demand_given: bool = False
+    replicas_min: int = 1
     replicas_per_layer: tuple[int, ...]
     missing: tuple[tuple[int, int], ...]
     missing_bytes: int

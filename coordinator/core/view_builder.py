@@ -150,6 +150,9 @@ def _model_view(state: CoreState, spec: ModelSpec) -> ModelView:
         num_layers=spec.num_layers,
         context_tokens_max=spec.context_tokens_max,
         is_ready=not ahead.missing,
+        demand_share=state.demand.shares()[spec.model_id],
+        is_demand_given=state.demand.given is not None,
+        replicas_min=state.demand.replicas_min.get(spec.model_id, 1),
         replicas_per_layer=tuple(
             sum(span.start <= layer < span.end for span in serving)
             for layer in range(spec.num_layers)

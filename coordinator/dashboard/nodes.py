@@ -73,7 +73,8 @@ def _model(view: NetworkView, model: ModelView) -> str:
     aside = chip("ready", "ok") if model.is_ready else chip("not ready", "bad")
     note = (
         f"{text(model.architecture)}, {model.num_layers} layers, context "
-        f"{figures.count(model.context_tokens_max)} tokens. {_coverage(model.replicas_per_layer)}"
+        f"{figures.count(model.context_tokens_max)} tokens. "
+        f"{_coverage(model.replicas_per_layer)}{_demand(model)}"
     )
     label = f"replicas of the {model.num_layers} layers of {model.model_id}"
     body = (
@@ -83,6 +84,14 @@ def _model(view: NetworkView, model: ModelView) -> str:
         f'<div class="ruler"><span>layer 0</span><span>layer {model.num_layers - 1}</span></div>'
     )
     return section(model.model_id, body, aside=aside, description=note)
+
+
+def _demand(model: ModelView) -> str:
+    if model.demand_share >= 1.0:
+        return ""
+    how = "set by the operator" if model.is_demand_given else "observed"
+    least = f", at least {model.replicas_min} chains" if model.replicas_min > 1 else ""
+    return f" {model.demand_share:.0%} of demand ({how}){least}."
 
 
 def _coverage(replicas_per_layer: tuple[int, ...]) -> str:

@@ -70,6 +70,15 @@ def run(
     ] = "float32",
     max_tokens: Annotated[int, typer.Option(help="Answer length where a client says none.")] = 256,
     queue_max: Annotated[int, typer.Option(help="Requests that may wait for a chain.")] = 256,
+    demand: Annotated[
+        str,
+        typer.Option(
+            help="NAME=WEIGHT,...: how models share the network.", show_default="as observed"
+        ),
+    ] = "",
+    min_replicas: Annotated[
+        str, typer.Option(help="NAME=COUNT,...: chains a model has before any has more.")
+    ] = "",
     no_profile: Annotated[
         bool, typer.Option("--no-profile", help="Do not write client.json for this user's CLI.")
     ] = False,
@@ -84,7 +93,9 @@ def run(
         NODE_PORT,
         PUBLIC_PORT,
         CoordinatorConfig,
+        parse_counts,
         parse_listen,
+        parse_weights,
     )
     from plait import log
     from plait.config import home_dir
@@ -113,6 +124,8 @@ def run(
         max_tokens_default=max_tokens,
         queue_max=queue_max,
         is_profile_written=not no_profile,
+        demand=parse_weights(demand, flag="--demand"),
+        replicas_min=parse_counts(min_replicas, flag="--min-replicas"),
     )
     _run(config)
 

@@ -58,11 +58,23 @@ def _model(model: Fields) -> Group:
     title.append("ready", style="green") if model.flag("is_ready") else title.append(
         "not ready", style="bold red"
     )
-    title.append("; nodes that hold each layer:", style="not bold dim")
+    title.append(f"{_demand(model)}; nodes that hold each layer:", style="not bold dim")
     parts: list[RenderableType] = [title, strip(model.counts("replicas_per_layer"))]
     if model.text("lack"):
         parts.append(Text(model.text("lack"), style="red"))
     return Group(*parts)
+
+
+def _demand(model: Fields) -> str:
+    """The model's part of the network; nothing where it has all of it."""
+    share = model.maybe("demand_share")
+    if share is None or share >= 1.0:
+        return ""
+    how = "set" if model.flag("is_demand_given") else "observed"
+    least = model.count("replicas_min")
+    return f", {100 * share:.0f} % of demand ({how})" + (
+        f", at least {least} chains" if least > 1 else ""
+    )
 
 
 def strip(replicas_per_layer: Sequence[int]) -> Text:

@@ -141,6 +141,9 @@ class VirtualNode:
         match order:
             case fx.AssignSpan():
                 self._assign(order)
+            case fx.UnassignSpan():
+                self.held = None
+                self.sequences.clear()
             case fx.DrainNode():
                 self.is_leaving = True
                 self._drain(self.world.clock.now_ms + order.limit_ms)
