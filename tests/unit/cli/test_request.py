@@ -39,6 +39,21 @@ def test_a_choice_is_explained_with_its_rivals() -> None:
     assert "of 2 usable chains" in text
 
 
+def test_a_price_is_told_in_parts_and_a_wait_by_who_is_full() -> None:
+    story = Story()
+    story.start("a", memory_mib=2_000)
+    story.submit("r1", prompt=4_000, new=96)
+    text = words(view_of(story), "r1")
+    assert all(part in text for part in ("price", "wait", "prefill", "decode", "hops"))
+    story.submit("r2", prompt=4_000, new=96)
+    assert "Ada's machine: no room: 0 of 4096 tokens free" in words(view_of(story), "r2")
+    story.finish("r1", num=96)
+    assert "all after" in words(view_of(story), "r1")
+    request = find(view_of(story).requests, "r2")
+    assert [(d.verdict, d.epoch) for d in request.decisions] == [("queue", 0), ("now", 1)]
+    assert request.decisions[1].considered[0].decode_ms is not None
+
+
 def test_a_wait_and_a_second_chain_are_told_in_order() -> None:
     story = Story()
     story.start("a", memory_mib=2_000)

@@ -8,6 +8,8 @@ from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import BLOCK_TOKENS, PrefixIndex, two_choices
 from scheduler.selection.decision import How, priced, why
+from scheduler.selection.evidence import parts
+from scheduler.selection.groups import INFINITE
 from scheduler.selection.router import Router
 from scheduler.selection.verify import route_violations
 from tests.unit.scheduler.pools import node, tiny_model
@@ -168,3 +170,35 @@ def test_two_choices_weighs_saving_against_load() -> None:
     assert two_choices([100.0, 110.0], {1: 30.0}, 0) == (1, True)
     assert two_choices([100.0, 110.0], {1: 5.0}, 0) == (0, False)
     assert two_choices([100.0, 140.0], {1: 90.0}, 0) == (0, False)
+
+
+def test_a_price_is_told_in_parts_that_add_up_and_obstacles_by_name() -> None:
+    which = router({**PAIRS, "c2": (15, 30)})
+    assert which.update(replace(candidate("c2", (15, 30)), kv_tokens_free=99))
+    assert which.update(replace(candidate("a2", (15, 30)), queue_tokens=64))
+    decision = which.route(query(), [NodeId("b1")])
+    assert decision is not None and decision.evidence is not None
+    for c, total in enumerate(decision.totals):
+        told = parts(decision.evidence, c)
+        if total < INFINITE:
+            whole = told.wait_ms + told.prefill_ms + told.decode_ms + told.hops_ms
+            assert abs(whole - total) < 1e-6 * total
+            assert min(told.prefill_ms, told.decode_ms, told.hops_ms) > 0.0
+        names_in = decision.chains[c].node_ids
+        assert (told.wait_ms > 0.0) == ("a2" in names_in)
+        if "c2" in names_in and "b1" not in names_in:
+            assert decision.evidence.obstacles[c] == ("c2", "no room: 99 of 100 tokens free")
+        if "b1" in names_in:
+            assert decision.evidence.obstacles[c] == ("b1", "avoided")
+
+
+def test_what_no_chain_can_take_is_refused_chain_by_chain() -> None:
+    which = router(PAIRS)
+    for name in ("a2", "b2"):
+        assert which.update(replace(candidate(name, (15, 30)), kv_tokens_free=7))
+    refused = which.refusals(query(), [NodeId("a1")])
+    assert {obstacle.why for _, obstacle in refused} == {
+        "avoided",
+        "no room: 7 of 100 tokens free",
+    }
+    assert len(refused) == len(which.chains.all)
