@@ -10,7 +10,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from _bars import Bar, add_options, judge
