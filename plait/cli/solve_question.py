@@ -6,6 +6,7 @@ from plait.clock import SystemClock
 from plait.errors import PlaitError
 from plait.types import Reason
 from scheduler.allocation import Allocation, AllocationProblem, allocate
+from scheduler.allocation.remedy import explained
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.cluster_plan import ClusterPlan, plan_cluster
 from scheduler.planning.ground import Ground, Wish
@@ -42,4 +43,7 @@ def answer(question: Question) -> Answer:
             return plan_cluster(question.cluster, question.wish)
         return allocate(question, clock=SystemClock())
     except PlaitError as error:
-        return Reason(code=error.code, message=error.message)
+        message = error.message
+        if isinstance(question, AllocationProblem) and error.code == "not_enough_memory":
+            message = explained(question)
+        return Reason(code=error.code, message=message)

@@ -46,7 +46,7 @@ def allocate(
     is missing, fails or lies, the plan is the greedy one and says so in its warnings.
 
     Raises UnavailableError(reason="not_enough_memory") where no model fits: the message names
-    layers, GiB and what helps.
+    layers and memory; `remedy` says what would help.
     """
     watch = clock if clock is not None else SystemClock()
     started_ms = watch.monotonic_ms()

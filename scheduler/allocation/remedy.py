@@ -16,6 +16,8 @@ from scheduler.allocation.fit import Room, ends_fit
 from scheduler.allocation.problem import Allocation, AllocationProblem
 from scheduler.allocation.shortage import (
     Shortage,
+    gib,
+    layers_text,
     printable_down,
     printable_up,
     span_bytes,
@@ -42,6 +44,17 @@ def shortages(problem: AllocationProblem, plan: Allocation | None) -> tuple[Shor
         if missing:
             found.append(_shortage(_trimmed(asked), spec, tuple(missing)))
     return tuple(found)
+
+
+def explained(problem: AllocationProblem) -> str:
+    """What the models of a problem without a plan lack, and what helps, in sentences."""
+    layers = {spec.model_id: spec.num_layers for spec in problem.models}
+    return " ".join(
+        f"Not enough memory for {lack.model_id}: "
+        f"{layers_text(lack.missing, layers[lack.model_id])}, {gib(lack.short_bytes)} are missing. "
+        f"{lack.advice}"
+        for lack in shortages(problem, None)
+    )
 
 
 def _shortage(

@@ -7,7 +7,7 @@ import pytest
 from plait.types import DType, LayerSpan, ModelId, NodeId
 from scheduler.allocation import AllocationProblem, Placement, allocate, allocate_greedy
 from scheduler.allocation.fit import Room, ends_fit
-from scheduler.allocation.remedy import NODES_MAX, shortages
+from scheduler.allocation.remedy import NODES_MAX, explained, shortages
 from scheduler.allocation.shortage import MIB, Shortage, gap_shortage, gib, printable_down
 from tests.unit.scheduler.pools import node, problem, tiny_model
 
@@ -44,6 +44,15 @@ def test_what_is_told_shrinks_with_every_node_that_comes() -> None:
     assert counts == [*range(len(told), 1, -1), None]
     assert told[-1].advice.startswith("Join a node with at least")
     assert told[-1].one_node_bytes is not None and told[-1].one_node_bytes <= 200 * MIB
+
+
+def test_a_plan_that_fails_is_explained_with_what_helps() -> None:
+    pool = problem(node("a", memory_mib=200))
+    said = lack(pool)
+    assert explained(pool) == (
+        f"Not enough memory for tiny: layers 0-29 of 30 have no node, {gib(said.short_bytes)} are "
+        f"missing. {said.advice}"
+    )
 
 
 def test_nobody_is_there() -> None:
