@@ -88,6 +88,7 @@ class Story:
         memory_mib: float = 300,
         held: HeldSpan | None = None,
         profile: NodeProfile | None = None,
+        reuses_prefixes: bool = False,
     ) -> list[fx.Effect]:
         """Attach, link to the gateway, profile."""
         node_id = NodeId(name)
@@ -99,6 +100,7 @@ class Story:
                 display_name=name,
                 addresses=(f"{name}:1",),
                 held=held,
+                reuses_prefixes=reuses_prefixes,
             ),
             ev.GatewayLinkChanged(node_id=node_id, incarnation=incarnation, is_up=True),
             ev.NodeProfiled(profile=own, incarnation=incarnation),
@@ -148,6 +150,7 @@ class Story:
         model: str = "tiny",
         key: str = "k",
         slo: SloClass = SloClass.INTERACTIVE,
+        prefix_blocks: tuple[int, ...] = (),
     ) -> list[fx.Effect]:
         """A client asks."""
         return self.tell(
@@ -158,6 +161,7 @@ class Story:
                 max_new_tokens=new,
                 key_id=key,
                 slo=slo,
+                prefix_blocks=prefix_blocks,
             )
         )
 
