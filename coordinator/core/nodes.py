@@ -155,13 +155,21 @@ def lease_due(state: CoreState, key: NodeKey) -> None:
     )
 
 
+def _loading(state: CoreState, node_id: NodeId, incarnation: int, epoch: int) -> NodeRecord | None:
+    """The node, if it loads what the allocation of `epoch` gave it; else counted."""
+    node = heard(state, node_id, incarnation)
+    if node is None:
+        return None
+    if node.state is not NodeState.LOADING or node.epoch != epoch:
+        state.ignore()
+        return None
+    return node
+
+
 def load_progressed(state: CoreState, event: ev.NodeLoadProgressed) -> None:
     """Bytes read so far."""
-    node = heard(state, event.node_id, event.incarnation)
+    node = _loading(state, event.node_id, event.incarnation, event.epoch)
     if node is None:
-        return
-    if node.state is not NodeState.LOADING or node.epoch != event.epoch:
-        state.ignore()
         return
     if (event.phase, event.done_bytes) != (node.load_phase, node.load_done_bytes):
         node.load_heard_ms = state.now_ms
@@ -171,10 +179,11 @@ def load_progressed(state: CoreState, event: ev.NodeLoadProgressed) -> None:
 
 def loaded(state: CoreState, event: ev.NodeLoaded) -> None:
     """The span is in memory: the node serves, if it is the span that was asked for."""
-    node = heard(state, event.node_id, event.incarnation)
+    held = event.held
+    node = _loading(state, event.node_id, event.incarnation, held.allocation_epoch)
     if node is None:
         return
-    if node.state is not NodeState.LOADING or not _is_assigned(node, event.held):
+    if (node.model_id, node.span) != (held.model_id, held.span):
         state.ignore()
         return
     wrong = held_error(state, event.held)
@@ -192,11 +201,8 @@ def _is_assigned(node: NodeRecord, held: HeldSpan) -> bool:
 
 def load_failed(state: CoreState, event: ev.NodeLoadFailed) -> None:
     """The node could not load; it stays attached."""
-    node = heard(state, event.node_id, event.incarnation)
+    node = _loading(state, event.node_id, event.incarnation, event.epoch)
     if node is None:
-        return
-    if node.state is not NodeState.LOADING or node.epoch != event.epoch:
-        state.ignore()
         return
     fail_load(state, node, event.reason)
 

@@ -20,13 +20,15 @@ from plait.wire.telemetry import (
     encode_telemetry,
     node_topic,
 )
-from tests.unit.dashboard.fakes import FakeInbox, FakeKeys, FakeTokens, FakeViews
+from tests.kit.inbox import ListInbox
+from tests.kit.stores import MemoryTokens
+from tests.unit.dashboard.fakes import FakeViews, admin_and_client
 
 
 def main() -> None:
     port, how = int(sys.argv[1]), sys.argv[2]
     app, clock, prefix = FastAPI(), SystemClock(), default_prefix("0123456789abcdef")
-    telemetry, inbox = TelemetryView(prefix=prefix, clock=clock), FakeInbox()
+    telemetry, inbox = TelemetryView(prefix=prefix, clock=clock), ListInbox()
     telemetry.is_connected = True
     reading = Telemetry(
         incarnation=1,
@@ -42,8 +44,8 @@ def main() -> None:
         app,
         views=FakeViews(is_whole=how == "whole"),
         telemetry=telemetry,
-        keys=FakeKeys(),
-        tokens=FakeTokens(),
+        keys=admin_and_client(),
+        tokens=MemoryTokens(),
         inbox=inbox,
         clock=clock,
         join_address="plait.example.org:7420",

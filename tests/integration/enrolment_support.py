@@ -8,7 +8,6 @@ from pathlib import Path
 
 from grpc import aio
 
-from coordinator.core.events import Event
 from coordinator.shell.authority import Authority
 from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
@@ -18,16 +17,7 @@ from plait.clock import Clock, SystemClock
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.wire.channel import secure_channel, server_options
 from plait.wire.v1 import control_pb2_grpc
-
-
-class EventList:
-    """An inbox that keeps what was posted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def post(self, event: Event) -> None:
-        self.events.append(event)
+from tests.kit.inbox import ListInbox
 
 
 @dataclass(frozen=True)
@@ -37,7 +27,7 @@ class Network:
     authority: Authority
     store: Store
     enrolment: Enrolment
-    inbox: EventList
+    inbox: ListInbox
     public_address: str
     node_address: str
 
@@ -46,7 +36,7 @@ class Network:
         return token
 
 
-AddServices = Callable[[aio.Server, Store, EventList], None]
+AddServices = Callable[[aio.Server, Store, ListInbox], None]
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +46,7 @@ async def running_network(
     """Both doors, until the block ends. `add_public` adds services to the public one."""
     clock = clock if clock is not None else SystemClock()
     authority = Authority.open(folder / "keys", clock, names=("localhost", "127.0.0.1"))
-    inbox = EventList()
+    inbox = ListInbox()
     async with open_store(folder / "store.db", clock, ca_der=authority.ca.certificate_der) as store:
         enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
         public, private = aio.server(options=server_options()), aio.server()

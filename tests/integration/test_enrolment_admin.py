@@ -25,11 +25,11 @@ from plait.wire.channel import secure_channel
 from plait.wire.status import error_from_rpc
 from plait.wire.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc
 from tests.integration.enrolment_support import (
-    EventList,
     Network,
     node_channel,
     running_network,
 )
+from tests.kit.inbox import ListInbox
 
 ADDRESS = "h.example:7420"
 NODE = NodeView(
@@ -102,7 +102,7 @@ class OneView:
         )
 
 
-def add_admin(server: aio.Server, store: Store, inbox: EventList) -> None:
+def add_admin(server: aio.Server, store: Store, inbox: ListInbox) -> None:
     service = AdminService(
         views=OneView(),
         keys=store.keys,

@@ -23,8 +23,9 @@ from plait.wire import codec
 from plait.wire.channel import mtls_server_credentials, secure_channel
 from plait.wire.listening import check_bindable
 from plait.wire.v1 import control_pb2, control_pb2_grpc
+from tests.kit.inbox import ListInbox
 from tests.kit.wait import until
-from tests.unit.shell.fakes import LOAD, SPEC, FakeInbox
+from tests.unit.shell.fakes import LOAD, SPEC
 
 SOURCE = ModelSource(kind=SourceKind.CATALOGUE, name="tiny")
 OFFER = Offer(
@@ -45,7 +46,7 @@ async def renew(node_id: NodeId, csr_der: bytes, signature: bytes) -> bytes:
 @dataclass
 class Network:
     service: ControlService
-    inbox: FakeInbox
+    inbox: ListInbox
     ca: CertificateAuthority
     address: str
 
@@ -64,7 +65,7 @@ class Network:
 async def network(*, hello_s: float = 5.0) -> AsyncIterator[Network]:
     ca = CertificateAuthority.create(SystemClock())
     pair = ca.issue_server(["127.0.0.1"])
-    inbox = FakeInbox()
+    inbox = ListInbox()
     service = ControlService(inbox, OFFER, renew, hello_s=hello_s)
 
     def add(server: aio.Server) -> None:
@@ -328,7 +329,7 @@ async def test_a_full_inbox_drops_heartbeats_but_not_the_stream() -> None:
         host="127.0.0.1", port=0, flag="--node-listen", credentials=credentials, calls_max=8
     )
     async with door.serve(add):
-        net = Network(service, FakeInbox(), ca, f"127.0.0.1:{door.port}")
+        net = Network(service, ListInbox(), ca, f"127.0.0.1:{door.port}")
         async with net.channel() as channel:
             call = await attach(channel)
             await until(lambda: len(inbox) == 1)

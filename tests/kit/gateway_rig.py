@@ -27,9 +27,9 @@ from plait.wire.channel import (
 from tests.kit.scripted_network import (
     API_KEY,
     ByteTokenizer,
-    FakeKeys,
     FakeViews,
     ScriptedNetwork,
+    one_key,
     tiny_spec,
 )
 
@@ -94,7 +94,7 @@ def make_gateway(
         tokenizers={spec.model_id: ByteTokenizer()},
         inbox=network,
         views=views,
-        keys=FakeKeys(),
+        keys=one_key(),
         sign=lambda payload: b"signed" + payload[:4],
         clock=SystemClock(),
         new_id=lambda: f"id{next(counter)}",

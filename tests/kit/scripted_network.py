@@ -10,8 +10,7 @@ from coordinator.core import events as ev
 from coordinator.core.view import CountersView, ModelView, NetworkView
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.relay import Relay
-from coordinator.ports import ApiKey
-from plait.errors import AuthenticationError, OverloadedError
+from plait.errors import OverloadedError
 from plait.types import (
     Architecture,
     FinishReason,
@@ -25,6 +24,7 @@ from plait.types import (
     Stage,
 )
 from plait.wire.v1 import common_pb2, data_pb2
+from tests.kit.stores import MemoryKeys
 
 EOS_ID = 256
 FIRST, LAST = NodeId("nfirst"), NodeId("nlast")
@@ -71,27 +71,11 @@ class ByteTokenizer:
         return piece if token_id < EOS_ID else "<eos>"
 
 
-class FakeKeys:
-    """A key store with one key."""
-
-    def __init__(self) -> None:
-        self.key = ApiKey(
-            key_id="k1", display_name="test", is_admin=False, is_revoked=False, created_unix_ms=0
-        )
-
-    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
-        raise NotImplementedError
-
-    async def verify_key(self, secret: str) -> ApiKey:
-        if secret != API_KEY:
-            raise AuthenticationError("this API key is unknown", reason="invalid_api_key")
-        return self.key
-
-    async def list_keys(self) -> Sequence[ApiKey]:
-        return [self.key]
-
-    async def revoke_key(self, key_id: str) -> None:
-        raise NotImplementedError
+def one_key() -> MemoryKeys:
+    """A key store with a client's key."""
+    keys = MemoryKeys()
+    keys.add(API_KEY, "test")
+    return keys
 
 
 class FakeViews:

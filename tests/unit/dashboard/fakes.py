@@ -1,9 +1,7 @@
 """A network that exists only to be looked at."""
 
 import dataclasses
-from collections.abc import Sequence
 
-from coordinator.core.events import Event
 from coordinator.core.view import (
     CountersView,
     HopView,
@@ -14,8 +12,7 @@ from coordinator.core.view import (
     PlanView,
     RequestView,
 )
-from coordinator.ports import ApiKey, EnrolmentToken
-from plait.errors import AuthenticationError, InvalidRequestError
+from tests.kit.stores import MemoryKeys
 
 ADMIN_KEY = "plait-admin-key"
 CLIENT_KEY = "plait-client-key"
@@ -178,81 +175,9 @@ class FakeViews:
         return network_view(tokens=1_234 + 10 * self.num_looks, is_whole=self.is_whole)
 
 
-class FakeInbox:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def post(self, event: Event) -> None:
-        self.events.append(event)
-
-
-class FakeKeys:
-    """An admin's key and a client's key, and whatever is created."""
-
-    def __init__(self) -> None:
-        self.keys = {
-            ADMIN_KEY: _key("k1", "operator", is_admin=True),
-            CLIENT_KEY: _key("k2", "Ada's notebook", is_admin=False),
-        }
-
-    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
-        number = len(self.keys) + 1
-        secret, key = f"plait-key-{number}", _key(f"k{number}", display_name, is_admin=is_admin)
-        self.keys[secret] = key
-        return secret, key
-
-    async def verify_key(self, secret: str) -> ApiKey:
-        key = self.keys.get(secret)
-        if key is None or key.is_revoked:
-            raise AuthenticationError("unknown key")
-        return key
-
-    async def list_keys(self) -> Sequence[ApiKey]:
-        return list(self.keys.values())
-
-    async def revoke_key(self, key_id: str) -> None:
-        for secret, key in self.keys.items():
-            if key.key_id == key_id:
-                self.keys[secret] = dataclasses.replace(key, is_revoked=True)
-                return
-        raise InvalidRequestError(f"no key {key_id}", reason="not_found")
-
-
-class FakeTokens:
-    """Tokens in a list."""
-
-    def __init__(self) -> None:
-        self.tokens: list[EnrolmentToken] = []
-
-    async def create_token(self, *, display_name: str, valid_s: int) -> tuple[str, EnrolmentToken]:
-        token = EnrolmentToken(
-            token_id=f"t{len(self.tokens) + 1:04d}",
-            display_name=display_name,
-            state="unused",
-            expires_unix_ms=1_790_000_000_000 + valid_s * 1_000,
-            node_id=None,
-        )
-        self.tokens.insert(0, token)
-        return f"plait-join-{token.token_id}-" + "x" * 64, token
-
-    async def list_tokens(self) -> Sequence[EnrolmentToken]:
-        return list(self.tokens)
-
-    async def revoke_token(self, token_id: str) -> None:
-        for at, token in enumerate(self.tokens):
-            if token.token_id == token_id:
-                self.tokens[at] = dataclasses.replace(token, state="revoked")
-                return
-        raise InvalidRequestError(f"no token {token_id}", reason="not_found")
-
-
-def _key(key_id: str, display_name: str, *, is_admin: bool) -> ApiKey:
-    return ApiKey(
-        key_id=key_id,
-        display_name=display_name,
-        is_admin=is_admin,
-        is_revoked=False,
-        created_unix_ms=1_780_000_000_000,
-    )
+def admin_and_client() -> MemoryKeys:
+    """An admin's key and a client's key."""
+    keys = MemoryKeys()
+    keys.add(ADMIN_KEY, "operator", is_admin=True)
+    keys.add(CLIENT_KEY, "Ada's notebook")
+    return keys

@@ -14,7 +14,7 @@ from coordinator.dashboard.gate import COOKIE, SessionGate
 from coordinator.dashboard.login import login_router
 from coordinator.dashboard.sessions import LoginLimiter, SessionStore
 from plait.clock import ManualClock
-from tests.unit.dashboard.fakes import ADMIN_KEY, CLIENT_KEY, FakeKeys
+from tests.unit.dashboard.fakes import ADMIN_KEY, CLIENT_KEY, admin_and_client
 
 
 class Door:
@@ -26,7 +26,7 @@ class Door:
         limiter = LoginLimiter(clock=clock)
         self.app = FastAPI()
         self.app.include_router(
-            login_router(sessions=self.sessions, limiter=limiter, keys=FakeKeys())
+            login_router(sessions=self.sessions, limiter=limiter, keys=admin_and_client())
         )
         self.app.mount("/dashboard", SessionGate(_secret, sessions=self.sessions))
 

@@ -4,21 +4,8 @@ import asyncio
 
 from coordinator.core import events as ev
 from coordinator.gateway.posting import Poster
-from plait.errors import OverloadedError
 from plait.types import RequestId
-
-
-class BusyInbox:
-    """Refuses while `is_full`."""
-
-    def __init__(self) -> None:
-        self.is_full = True
-        self.events: list[ev.Event] = []
-
-    def post(self, event: ev.Event) -> None:
-        if self.is_full:
-            raise OverloadedError("full")
-        self.events.append(event)
+from tests.kit.inbox import ListInbox
 
 
 def cancelled(name: str) -> ev.Event:
@@ -26,7 +13,7 @@ def cancelled(name: str) -> ev.Event:
 
 
 async def test_what_a_full_inbox_refused_comes_first_and_the_rest_is_counted() -> None:
-    inbox = BusyInbox()
+    inbox = ListInbox(is_full=True)
     poster = Poster(inbox, unposted_max=2)
     for name in ("a", "b", "c"):
         poster.post(cancelled(name))

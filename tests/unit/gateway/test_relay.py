@@ -11,7 +11,7 @@ from coordinator.gateway.generation import Generation
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.relay import Relay
 from plait.clock import ManualClock
-from plait.errors import FrameError, OverloadedError
+from plait.errors import FrameError
 from plait.types import (
     FinishReason,
     LayerSpan,
@@ -25,28 +25,12 @@ from plait.types import (
 )
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import common_pb2, data_pb2
+from tests.kit.inbox import ListInbox
 from tests.kit.scripted_network import EOS_ID, ByteTokenizer
 
 A, B, C = NodeId("na"), NodeId("nb"), NodeId("nc")
 R = RequestId("r")
 ROUTE = (Stage(A, 1, LayerSpan(0, 1)), Stage(B, 1, LayerSpan(1, 3)), Stage(C, 1, LayerSpan(3, 4)))
-
-
-class ListInbox:
-    """Keeps what it gets; refuses while `is_full`."""
-
-    def __init__(self) -> None:
-        self.events: list[ev.Event] = []
-        self.is_full = False
-
-    def post(self, event: ev.Event) -> None:
-        if self.is_full:
-            raise OverloadedError("full")
-        self.events.append(event)
-
-    def take(self) -> list[ev.Event]:
-        taken, self.events = self.events, []
-        return taken
 
 
 class Rig:

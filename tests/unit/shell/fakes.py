@@ -105,13 +105,3 @@ class FakeActors:
 
     def perform_solve(self, effect: fx.SolveAllocation) -> None:
         self.solves.append(effect)
-
-
-class FakeInbox:
-    """Keeps every event; `wait` returns the first of a kind."""
-
-    def __init__(self) -> None:
-        self.events: list[ev.Event] = []
-
-    def post(self, event: ev.Event) -> None:
-        self.events.append(event)

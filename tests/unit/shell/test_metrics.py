@@ -9,7 +9,7 @@ from coordinator.shell.metrics import metrics_router
 from coordinator.shell.telemetry_view import TelemetryView
 from plait.clock import ManualClock
 from plait.wire.telemetry import Presence, PresenceState, encode_presence
-from tests.unit.dashboard.fakes import ADMIN_KEY, CLIENT_KEY, FakeKeys, FakeViews
+from tests.unit.dashboard.fakes import ADMIN_KEY, CLIENT_KEY, FakeViews, admin_and_client
 
 
 async def ask(authorization: str) -> httpx.Response:
@@ -19,7 +19,9 @@ async def ask(authorization: str) -> httpx.Response:
     for node_id, state in (("na", PresenceState.LOST), ("nb", PresenceState.ONLINE)):
         presence = Presence(state=state, incarnation=1, connection=1)
         telemetry.take(f"p/node/{node_id}/presence", encode_presence(presence))
-    app.include_router(metrics_router(views=FakeViews(), telemetry=telemetry, keys=FakeKeys()))
+    app.include_router(
+        metrics_router(views=FakeViews(), telemetry=telemetry, keys=admin_and_client())
+    )
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://plait.test") as client:
         return await client.get("/metrics", headers={"authorization": authorization})

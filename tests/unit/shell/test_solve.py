@@ -12,8 +12,9 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.shell.solve import Solver
+from tests.kit.inbox import ListInbox
 from tests.kit.wait import until
-from tests.unit.shell.fakes import ALLOCATION, PROBLEM, FakeInbox
+from tests.unit.shell.fakes import ALLOCATION, PROBLEM
 
 PRELUDE = """
 import dataclasses, pickle, sys, os, time
@@ -24,6 +25,7 @@ def answer(x):
     p = pickle.dumps(x)
     sys.stdout.buffer.write(len(p).to_bytes(8, 'big') + p)
     sys.stdout.buffer.flush()
+from tests.kit.inbox import ListInbox
 from tests.unit.shell.fakes import ALLOCATION
 """
 ANSWERS = PRELUDE + "while True: read(); answer((ALLOCATION, ()))"
@@ -45,8 +47,8 @@ MUMBLES = PRELUDE + "read(); sys.stdout.buffer.write(b'x' * 9 + b'\\xff' * 999);
 @asynccontextmanager
 async def solver(
     program: str, *, grace_s: float = 20.0
-) -> AsyncIterator[tuple[Solver, FakeInbox, Callable[[int], fx.SolveAllocation]]]:
-    inbox = FakeInbox()
+) -> AsyncIterator[tuple[Solver, ListInbox, Callable[[int], fx.SolveAllocation]]]:
+    inbox = ListInbox()
     made = Solver(inbox, command=(sys.executable, "-c", program), grace_s=grace_s)
     task = asyncio.create_task(made.run())
     try:
@@ -141,7 +143,7 @@ async def test_a_newer_question_replaces_a_waiting_one_and_both_are_answered() -
 
 
 async def test_the_real_process_says_what_is_missing() -> None:
-    inbox = FakeInbox()
+    inbox = ListInbox()
     made = Solver(inbox)
     task = asyncio.create_task(made.run())
     made.perform_solve(fx.SolveAllocation(epoch=1, problem=PROBLEM))
