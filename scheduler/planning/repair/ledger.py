@@ -15,6 +15,8 @@ from scheduler.planning.repair.standing import Costs, Standing, Terms
 from scheduler.planning.table import make_table
 
 Group = tuple[int, ...]
+REPLICA_WORTH: Final = 10.0
+"""What a replica that is missing to the least number counts, in rates of the whole plan."""
 HURT: Final = 0.85
 """A chain that carries less than this share of what it was planned for is looked at again."""
 
@@ -52,6 +54,7 @@ class Ledger:
             else:
                 self.broken.append((members, planned))
         self._rate(whole)
+        self._whole = tuple(self.chains)
         self.broken.sort(key=lambda item: (-item[1], item[0]))
         self.total_per_s = sum(standing.rates)
         placed = {i for chain in self.chains for i in chain.members}
@@ -99,17 +102,30 @@ class Ledger:
         ids = {self.ground.machines[i].node_id for i in chain.members}
         return not ids & (self.standing.stays | self.standing.resting)
 
+    def rests(self, index: int) -> bool:
+        """The machine moved, or came, lately."""
+        return self.ground.machines[index].node_id in self.standing.resting
+
     def replica_bonus(self, opened: Sequence[Chain]) -> float:
         """What a replica counts more than its rate, where there would be too few."""
         left = len(self.chains) - len(opened)
-        return self.total_per_s if left < self.terms.replicas_min else 0.0
+        return REPLICA_WORTH * self.total_per_s if left < self.terms.replicas_min else 0.0
 
     def gain(self, opened: Sequence[Chain], made: Sequence[Chain]) -> float:
         """Tokens/s that `made` instead of `opened` brings, after the price of all moves."""
         before = sum(chain.rate - self._price(chain) for chain in opened)
         after = sum(chain.rate - self._price(chain) for chain in made)
         bonus = self.replica_bonus(opened) * (len(made) - len(opened))
-        return after - before + bonus
+        return after - before + bonus - self._dropped(opened, made)
+
+    def _dropped(self, opened: Sequence[Chain], made: Sequence[Chain]) -> float:
+        """The price of nodes that stand by afterwards: no bytes, but their requests break."""
+        kept = {i for chain in made for i in chain.members}
+        gone = [i for chain in opened for i in chain.members if i in self.held and i not in kept]
+        running = self.standing.running
+        requests = sum(running.get(self.ground.machines[i].node_id, 0) for i in gone)
+        share = self.terms.rate_per_request * requests + self.terms.rate_per_move * len(gone)
+        return share * self.total_per_s
 
     def may(self, opened: Sequence[Chain], made: Sequence[Chain], *, is_forced: bool) -> bool:
         """Few enough nodes move, and whole chains are touched for clear gain only."""
@@ -125,9 +141,14 @@ class Ledger:
     def apply(self, opened: Sequence[Chain], made: Sequence[Chain]) -> None:
         """Carry it out."""
         self.chains = [c for c in self.chains if c not in opened] + list(made)
-        self.donors += [c for c in opened if c not in made]
+        self.donors += [c for c in opened if c in self._whole and c not in made]
         placed = {i for chain in self.chains for i in chain.members}
         self.idle = {i for i in range(len(self.ground.machines)) if i not in placed}
+
+    def free(self, survivors: Group) -> None:
+        """Survivors of a broken chain become idle, but for those that were given a place since."""
+        placed = {i for chain in self.chains for i in chain.members}
+        self.idle |= set(survivors) - placed
 
     def state(self) -> State:
         """As it is now."""

@@ -7,7 +7,7 @@ bit), two chains carry at most max_A w(A) + w(S \\ A); applied twice, four chain
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,25 +69,29 @@ class Regroup:
     def learn(self, sets: Iterable[Group]) -> None:
         """Price every lean subset of every set; all at once, as arrays are quicker the longer."""
         fresh: dict[Group, None] = {}
+        few: dict[Group, None] = {}
         for members in sets:
             if members not in self._leans:
                 self._leans[members] = self._lean(members)
             fresh.update(
                 (group, None) for group in self._leans[members] if group not in self._values
             )
-        rows: list[Group] = []
-        owner: list[Group] = []
-        for group in fresh:
-            self._values[group] = 0.0
-            for order in self._orders(group):
-                rows.append(order)
-                owner.append(group)
+            if len(members) <= FEW:
+                few.update((group, None) for group in self._leans[members])
+        self._values.update(dict.fromkeys(fresh, -math.inf))
+        self._price([(order, group) for group in fresh for order in self._orders(group)])
+        # What fits nowhere may fit with other ends; few machines are worth a second look.
+        closed = [g for g in few if g in fresh and self._values[g] == -math.inf]
+        self._price([(order, group) for group in closed for order in _all_ends(group)])
+
+    def _price(self, rows: Sequence[tuple[Group, Group]]) -> None:
+        """Take in (order, group) where it is worth more than what is known."""
         if not rows:
             return
-        array = pad(self._table, rows, max(len(row) for row in rows))
+        array = pad(self._table, [order for order, _ in rows], max(len(o) for o, _ in rows))
         priced = price(self._table, array, tpot_s_max=self._slo, grid=GRID)
         value = priced.rate - self._costs.price(array, priced.counts, self._total_per_s)
-        for group, worth, rate in zip(owner, value, priced.rate, strict=True):
+        for (_, group), worth, rate in zip(rows, value, priced.rate, strict=True):
             if rate > 0.0 and worth > self._values[group]:
                 self._values[group] = float(worth)
 
@@ -99,7 +103,7 @@ class Regroup:
         bits = {index: 1 << bit for bit, index in enumerate(members)}
         for group in self._leans[members]:
             value = self._values[group]
-            if value > 0.0:
+            if value + bonus > 0.0:
                 own[sum([bits[i] for i in group])] = value + bonus
         for group, value in self._known.items():
             if bits.keys() >= set(group):
@@ -166,6 +170,11 @@ class Regroup:
         if len(blocks) == 2:
             rings.append(rings[0][::-1])
         return [tuple(i for region in ring for i in blocks[region]) for ring in rings]
+
+
+def _all_ends(group: Group) -> Iterator[Group]:
+    for first, last in itertools.permutations(group, 2):
+        yield (first, *(i for i in group if i not in (first, last)), last)
 
 
 def _inside(own: Floats, size: int) -> Floats:

@@ -15,7 +15,7 @@ from scheduler.planning.assign import Chain
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.kinds import link_cost_s
 from scheduler.planning.repair.ledger import Ledger, State
-from scheduler.planning.repair.regroup import GROUP_MAX, Group, Packed, Regroup
+from scheduler.planning.repair.regroup import FEW, GROUP_MAX, Group, Packed, Regroup
 from scheduler.planning.repair.result import Repaired, repaired
 from scheduler.planning.repair.spares import fill_with_spares
 from scheduler.planning.repair.splits import chains_of
@@ -25,6 +25,8 @@ DONORS_MAX: Final = 16
 """Donors that are priced; the nearest by round trip."""
 PACKINGS: Final = 3
 """Packings of each donor that are looked at."""
+PACKINGS_ALONE: Final = 32
+"""The same without a donor, where few machines are free."""
 FINALISTS: Final = 10
 """Packings of a round that are worked out exactly."""
 WAYS: Final = 1
@@ -76,9 +78,10 @@ class _Repair:
 
     def run(self) -> Repaired:
         ledger = self._ledger
-        for survivors, planned in ledger.broken:
-            ledger.idle |= set(survivors)
-            if fill_with_spares(ledger, survivors, planned):
+        for broken, planned in ledger.broken:
+            ledger.free(broken)
+            survivors = tuple(i for i in broken if i in ledger.idle)
+            if survivors == broken and fill_with_spares(ledger, survivors, planned):
                 continue
             self._rounds(survivors, is_forced=True)
         if not ledger.broken:
@@ -131,7 +134,8 @@ class _Repair:
             for donor in [None, *self._donors(survivors + inside, opened)]:
                 touched = opened if donor is None else (*opened, donor)
                 size = sum(len(chain.members) for chain in touched)
-                free = self._free(survivors, inside, GROUP_MAX - size)
+                is_quiet = bool(touched) and not is_forced
+                free = self._free(survivors, inside, GROUP_MAX - size, is_quiet=is_quiet)
                 if size + len(free) <= GROUP_MAX and size + len(free) > 0:
                     asked.append((free, touched))
         self._regroup.learn(self._members(free, touched) for free, touched in asked)
@@ -140,19 +144,22 @@ class _Repair:
         for free, touched in asked:
             before = sum(chain.rate for chain in touched)
             bonus = ledger.replica_bonus(touched)
+            is_alone = not touched and len(free) <= FEW
             for packed in self._regroup.best(
-                self._members(free, touched), count=PACKINGS, bonus=bonus
+                self._members(free, touched),
+                count=PACKINGS_ALONE if is_alone else PACKINGS,
+                bonus=bonus,
             ):
                 gain = packed.value - before
+                gain += bonus * (len(packed.groups) - len(touched))
                 is_new = set(packed.groups) != {tuple(sorted(c.members)) for c in touched}
                 if is_new and gain > least:
                     offers.append(_Offer(touched, packed, gain))
         offers.sort(key=lambda o: (-o.gain, len(o.opened), o.packed.groups))
-        return self._steps(offers[:FINALISTS], least, is_forced=is_forced)
+        alone = [offer for offer in offers[FINALISTS:] if not offer.opened]
+        return self._steps([*offers[:FINALISTS], *alone], least, is_forced=is_forced)
 
-    def _steps(
-        self, offers: Sequence[_Offer], least: float, *, is_forced: bool
-    ) -> list["_Way"]:
+    def _steps(self, offers: Sequence[_Offer], least: float, *, is_forced: bool) -> list["_Way"]:
         """Offers worked out exactly, those that may be carried out and gain, the best first."""
         ledger = self._ledger
         groups = list(dict.fromkeys(g for offer in offers for g in offer.packed.groups))
@@ -203,8 +210,9 @@ class _Repair:
 
         return sorted(others, key=distance)[:DONORS_MAX]
 
-    def _free(self, survivors: Group, near: Group, most: int) -> Group:
-        """Survivors, then as many idle machines as fit: the nearest with most room first."""
+    def _free(self, survivors: Group, near: Group, most: int, *, is_quiet: bool) -> Group:
+        """Survivors, then as many idle machines as fit: the nearest with most room first. For a
+        mere gain (`is_quiet`) none that came or moved lately."""
         ledger = self._ledger
         machines = ledger.ground.machines
         anchors = survivors or near
@@ -222,4 +230,5 @@ class _Repair:
                 index,
             )
 
-        return tuple(sorted(sorted(ledger.idle, key=rank)[: max(0, most)]))
+        idle = [i for i in ledger.idle if not (is_quiet and ledger.rests(i))]
+        return tuple(sorted(sorted(idle, key=rank)[: max(0, most)]))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.planning.assign import Chain
 from scheduler.planning.patterns import pad
 from scheduler.planning.pool import PoolPlan
 from scheduler.planning.repair.ledger import Ledger

@@ -55,21 +55,22 @@ def chains_of(ledger: Ledger, groups: Sequence[Group]) -> list[tuple[Chain | Non
     best: dict[int, int] = {}
     calm: dict[int, int] = {}
     for row, at in enumerate(owner):
-        if rate[row] > 0.0 and value[row] > -math.inf:
-            if at not in best or value[row] > value[best[at]] + 1e-9:
-                best[at] = row
+        if rate[row] <= 0.0 or value[row] == -math.inf:
+            continue
+        if at not in best or value[row] > value[best[at]] + 1e-9:
+            best[at] = row
     for row, at in enumerate(owner):
         if at in best and value[row] >= CALM_SHARE * value[best[at]]:
             key = (num_changed[row], -value[row])
             if at not in calm or key < (num_changed[calm[at]], -value[calm[at]]):
                 calm[at] = row
 
-    def chain(row: int | None) -> Chain | None:
+    def made(row: int | None) -> Chain | None:
         if row is None:
             return None
         return Chain(rows[row], splits[row], float(rate[row]), float(tpot[row]))
 
-    return [(chain(best.get(at)), chain(calm.get(at))) for at in range(len(groups))]
+    return [(made(best.get(at)), made(calm.get(at))) for at in range(len(groups))]
 
 
 def _standing_orders(group: Group, held: Mapping[int, tuple[int, int]]) -> list[Group]:
@@ -103,7 +104,7 @@ def _kept(
 
 def fewest_moves(
     num_layers: int,
-    most: Ints,
+    most: Ints | Sequence[int],
     held: Sequence[tuple[int, int] | None],
     *,
     same_layers: int = 0,

@@ -52,14 +52,15 @@ def standing_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How a repair weighs moves. `rate_per_byte` (mu) is the share of the plan's rate that a
-    fetched byte must bring; `rate_per_request` the same for each running request whose stage
-    moves. `gain_min`: what chains that were whole must gain together before they are touched for
-    gain alone. `donor_gain_min`: the same for a donor of a broken chain. `rounds`: donors one
-    after the other, one at a time; `moved_max`: nodes that may move in all."""
+    """How a repair weighs moves (mu). Each is a share of the plan's rate that must be gained: for a
+    byte that is fetched, for a running request whose stage moves, for a node that changes its
+    span. `gain_min`: what whole chains that are opened for a gain alone must carry afterwards, of
+    what they carried; speeds that are known to +-5 % can never undo such a move, as
+    1.12^2 > (1.05 / 0.95)^2. `rounds`: donors one after the other. `moved_max`: nodes whose span
+    may change where whole chains are opened. `replicas_min`: chains that there should be."""
 
-    rate_per_byte: float = 1e-4 / GIB / 10
-    rate_per_request: float = 0.002
+    rate_per_byte: float = 1e-5 / GIB
+    rate_per_request: float = 2e-3
     rate_per_move: float = 2e-4
     gain_min: float = 1.12
     rounds: int = 3
