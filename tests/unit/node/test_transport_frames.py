@@ -1,11 +1,18 @@
 """Messages as bytes and back; what strangers may send."""
 
+from dataclasses import replace
+
 import pytest
 
 from node.core import events as ev
 from node.core.messages import Activations, Broken, Close, Opened, StatusCode, Token
 from node.transport import encode
-from node.transport.decode import FrameReader
+from node.transport.decode import (
+    PENALTY_IDS_MAX,
+    REQUEST_ID_CHARS_MAX,
+    STOP_TOKENS_MAX,
+    FrameReader,
+)
 from plait.clock import ManualClock
 from plait.errors import OverloadedError, TicketError
 from plait.types import (
@@ -43,8 +50,11 @@ def ticket(index: int = 1) -> RouteTicket:
 class Tickets:
     """Accepts everything as `ticket()`, or raises; remembers what it was asked."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(
+        self, error: Exception | None = None, *, request_id: RequestId | None = None
+    ) -> None:
         self.error = error
+        self.request_id = request_id
         self.asked: list[tuple[int, ModelId | None, NodeId | None, int]] = []
 
     def verify(
@@ -59,7 +69,8 @@ class Tickets:
         self.asked.append((stage_index, held_model, sender_node_id, incarnation))
         if self.error is not None:
             raise self.error
-        return globals()["ticket"](1)  # type: ignore[no-any-return]
+        accepted: RouteTicket = globals()["ticket"](1)
+        return replace(accepted, request_id=self.request_id or accepted.request_id)
 
 
 def reader(tickets: Tickets | None = None) -> FrameReader:
@@ -169,17 +180,50 @@ def test_a_bad_ticket_becomes_a_refusal(
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "code"),
     [
-        {"stage_index": 7},
-        {"stop_token_ids": range(2000)},
-        {"sampling": common_pb2.SamplingParams(temperature=float("nan"))},
+        ({"stage_index": 7}, "ticket_wrong_hop"),
+        ({"stop_token_ids": range(STOP_TOKENS_MAX + 1)}, "open_invalid"),
+        ({"penalty_prompt_ids": [1] * (PENALTY_IDS_MAX + 1)}, "open_invalid"),
+        (
+            {"penalty_prompt_ids": [1] * PENALTY_IDS_MAX, "penalty_generated_ids": [1]},
+            "open_invalid",
+        ),
+        ({"sampling": common_pb2.SamplingParams(temperature=float("nan"))}, "sampling_invalid"),
     ],
+    ids=["stage", "stop ids", "penalty ids", "both kinds of penalty ids", "sampling"],
 )
-def test_an_open_with_nonsense_beside_its_ticket_is_refused(change: dict[str, object]) -> None:
-    message = data_pb2.Open(ticket=data_pb2.Ticket(payload=b"p"), **change)  # type: ignore[arg-type]
+def test_an_open_with_nonsense_beside_its_ticket_is_refused(
+    change: dict[str, object], code: str
+) -> None:
+    sampling = {"sampling": common_pb2.SamplingParams()} | change
+    message = data_pb2.Open(ticket=data_pb2.Ticket(payload=b"p"), **sampling)  # type: ignore[arg-type]
     event = reader().link_event(A, data_pb2.LinkFrame(sequence=1, open=message))
     assert isinstance(event, ev.OpenRefused)
+    assert event.reason.code == code
+
+
+def test_what_is_allowed_beside_a_ticket_passes() -> None:
+    message = data_pb2.Open(
+        ticket=data_pb2.Ticket(payload=b"p"),
+        stop_token_ids=range(STOP_TOKENS_MAX),
+        penalty_prompt_ids=[1] * PENALTY_IDS_MAX,
+        sampling=common_pb2.SamplingParams(),
+    )
+    event = reader().link_event(A, data_pb2.LinkFrame(sequence=1, open=message))
+    assert isinstance(event, ev.OpenReceived)
+
+
+def test_a_request_may_not_have_a_name_of_any_length() -> None:
+    def event(name: str) -> ev.DataEvent:
+        tickets = Tickets(request_id=RequestId(name))
+        message = data_pb2.Open(sampling=common_pb2.SamplingParams())
+        return reader(tickets).link_event(A, data_pb2.LinkFrame(sequence=1, open=message))
+
+    assert isinstance(event("x" * REQUEST_ID_CHARS_MAX), ev.OpenReceived)
+    refused = event("x" * (REQUEST_ID_CHARS_MAX + 1))
+    assert isinstance(refused, ev.OpenRefused)
+    assert refused.reason.code == "open_invalid"
 
 
 def test_an_unknown_dtype_is_rejected_under_its_requests_name() -> None:

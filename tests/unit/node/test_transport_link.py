@@ -1,0 +1,153 @@
+"""One stream, and the table of all: what a neighbour may make a node hold, when it is given up."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+
+from node.core import events as ev
+from node.core.messages import Close
+from node.transport import encode
+from node.transport.flow import FlowLimits, Outbox
+from node.transport.link import LinkCounters, NeighbourLink
+from node.transport.links import NEIGHBOURS_MAX, LinkTable
+from plait.types import FinishReason, NodeId
+from plait.wire.v1 import data_pb2
+from tests.kit.wait import until
+from tests.unit.node.ring import insecure_channel
+from tests.unit.node.story import A, rid
+from tests.unit.node.test_transport_frames import reader
+
+CLOSE = Close(request_id=rid(), epoch=1, reason=FinishReason.STOP)
+
+
+@dataclass
+class MemoryStream:
+    """The far end is the test: it fills `incoming`, and looks at `written`. Nothing can be written
+    while `is_taking` is not set."""
+
+    incoming: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    written: list[data_pb2.LinkFrame] = field(default_factory=list)
+    is_taking: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self) -> bytes | None:
+        return await self.incoming.get()
+
+    async def write(self, frame: bytes) -> None:
+        await self.is_taking.wait()
+        self.written.append(data_pb2.LinkFrame.FromString(frame))
+
+    def cancel(self) -> None:
+        self.is_taking.set()
+
+    def kinds(self) -> list[str | None]:
+        return [frame.WhichOneof("body") for frame in self.written]
+
+
+class Inbox:
+    """Remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def post(self, event: object) -> None:
+        self.events.append(event)
+
+
+class Seconds:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def link(stream: MemoryStream, outbox: Outbox, limits: FlowLimits, now_s: Seconds) -> NeighbourLink:
+    return NeighbourLink(
+        A,
+        stream,
+        outbox,
+        reader=reader(),
+        inbox=Inbox(),
+        limits=limits,
+        counters=LinkCounters(),
+        now_s=now_s,
+    )
+
+
+async def test_a_flood_of_pings_is_answered_a_window_full_at_most() -> None:
+    limits, stream = FlowLimits(window_frames=4), MemoryStream()
+    task = asyncio.create_task(link(stream, Outbox(limits), limits, Seconds()).run())
+    for nonce in range(1, 101):
+        stream.incoming.put_nowait(encode.ping_frame(nonce, nonce))
+    await until(stream.incoming.empty, what="all pings read")
+    stream.is_taking.set()
+    await until(lambda: "pong" in stream.kinds(), what="a pong")
+    stream.incoming.put_nowait(None)
+    await task
+    assert 1 <= stream.kinds().count("pong") <= limits.window_frames + 1
+
+
+async def test_a_neighbour_that_talks_but_takes_nothing_is_given_up() -> None:
+    limits = FlowLimits(window_frames=1, ping_s=0.01, silence_s=1e6, stall_s=30.0)
+    stream, now_s, outbox = MemoryStream(), Seconds(), Outbox(limits)
+    stream.is_taking.set()
+    outbox.put(CLOSE)
+    outbox.put(CLOSE)
+    task = asyncio.create_task(link(stream, outbox, limits, now_s).run())
+    await until(lambda: stream.kinds().count("ping") > 2, what="a link that lives")
+    assert stream.kinds().count("close") == 1, "the second waits for a credit"
+    assert not task.done()
+    now_s.now_s = 31.0
+    async with asyncio.timeout(5):
+        end = await task
+    assert end.reason == "nothing taken for 30 s"
+
+
+async def test_a_stream_with_nothing_to_send_may_be_idle_for_long() -> None:
+    limits = FlowLimits(ping_s=0.01, silence_s=1e6, stall_s=30.0)
+    stream, now_s = MemoryStream(), Seconds()
+    stream.is_taking.set()
+    task = asyncio.create_task(link(stream, Outbox(limits), limits, now_s).run())
+    now_s.now_s = 3_600.0
+    await until(lambda: stream.kinds().count("ping") > 2, what="more pings")
+    assert not task.done()
+    stream.incoming.put_nowait(None)
+    assert (await task).reason == "the neighbour closed the stream"
+
+
+async def test_a_node_has_so_many_neighbours_and_no_more() -> None:
+    inbox = Inbox()
+    table = LinkTable(
+        channels=lambda address, _: insecure_channel(address, A),
+        reader=reader(),
+        inbox=inbox,
+        limits=FlowLimits(ping_s=60.0),
+        now_s=Seconds(),
+    )
+    running = asyncio.create_task(table.run())
+    streams = [MemoryStream() for _ in range(NEIGHBOURS_MAX)]
+    served = [
+        asyncio.create_task(table.serve(NodeId(f"n{number}"), stream))
+        for number, stream in enumerate(streams)
+    ]
+    await until(lambda: len(table.stats()) == NEIGHBOURS_MAX, what="all served")
+
+    async with asyncio.timeout(5):
+        refused = await table.serve(NodeId("stranger"), MemoryStream())
+    assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.reason == "this node takes no more neighbours"
+    table.dial(NodeId("wanted"), ["127.0.0.1:1"])
+    assert inbox.events[-1] == ev.LinkDown(NodeId("wanted"), "this node takes no more neighbours")
+    assert table.dialled() == ()
+
+    for stream in streams:
+        stream.incoming.put_nowait(None)
+    await asyncio.gather(*served)
+    assert table.num_streams(NodeId("n0")) == 0, "a place is free again"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
