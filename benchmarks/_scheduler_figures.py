@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks._bars import add_options, judge
 from benchmarks._live_plans import SIZES, measure
 from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
+from benchmarks._repair_figures import NODES, SEEDS, repairs, spread
 from benchmarks._scheduler_bars import bars_of
 from plait.cli.plan_cluster import read_cluster
 from plait.cli.plan_nominal import read_nominal
@@ -192,6 +193,10 @@ def main() -> None:
     if folder is not None:
         parts["clusters"] = clusters(folder, console)
     parts["pools"] = pools(folder, console)
+    parts["repairs"] = repairs(
+        read_pools(folder)[NODES] if folder is not None else draw_pool(NODES, 0), console
+    )
+    parts["repairs of other pools"] = spread([draw_pool(NODES, seed) for seed in SEEDS])
     parts["large pools"] = large()
     parts["live networks"] = live()
     for title, rows in parts.items():
