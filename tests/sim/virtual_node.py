@@ -1,6 +1,6 @@
 """A volunteer's machine in virtual time. It knows what it measured and what it was told."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
@@ -164,7 +164,7 @@ class VirtualNode:
                         )
                     )
             case _:
-                pass
+                assert_never(order)
 
     def _assign(self, order: fx.AssignSpan) -> None:
         incarnation = self.incarnation

@@ -32,7 +32,20 @@ def test_a_whole_network() -> None:
     assert "111112222222222222221111111111" in drawn
     assert "attic-3060 0-9 > lab-4090 10-19 > dorm-m2 20-29" in drawn
     assert "fetching 33 %" in drawn
+    assert "-12 % / -" in drawn  # predicted decodes are 12 % below what is observed
     assert "plan #4  HiGHS, optimal, 41.7 tokens/s of at most 43.2" in drawn
+
+
+def test_shares_of_demand_are_said_where_several_models_are_served() -> None:
+    view = network_view()
+    model = dataclasses.replace(
+        view.models[0], demand_share=0.75, is_demand_given=True, replicas_min=2
+    )
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert "demand" not in drawn
+    view = dataclasses.replace(view, models=(model,))
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert "75 % of demand (set), at least 2 chains" in drawn
 
 
 def test_a_node_that_left_keeps_its_name_in_routes() -> None:

@@ -24,6 +24,7 @@ from plait.types import (
     RopeScaling,
     SamplingParams,
     SourceKind,
+    StepTotals,
 )
 from plait.wire import codec
 from plait.wire.v1 import common_pb2, control_pb2
@@ -115,6 +116,15 @@ def test_held_span_profile_and_load_survive() -> None:
         sent_bytes_total=5,
         frames_dropped_total=6,
         queue_tokens=7,
+        steps=StepTotals(
+            decode_steps=8,
+            decode_ms=9.5,
+            decode_rows=10,
+            decode_layers=11,
+            prefill_steps=12,
+            prefill_ms=13.5,
+            prefill_layer_tokens=14,
+        ),
     )
     assert codec.load_from_proto(codec.load_to_proto(load)) == load
     assert profile_round_trip(profile()) == profile()
