@@ -1,7 +1,7 @@
 """What the simulator says of a running network, from what its nodes measured of themselves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coordinator.core.view import NetworkView, NodeView
@@ -14,6 +14,8 @@ from scheduler.simulation.report import Outcome
 from scheduler.simulation.state import Pipeline
 from scheduler.simulation.trace import Arrival
 
+CPU_GROUP_MAX: Final = 6
+"""Requests on a CPU that wait for each other (node.engine.host)."""
 CPU_CHUNK_TOKENS: Final = 256
 """Prompt tokens of a step on a CPU (node.engine.host)."""
 FRAME_S: Final = 0.002
@@ -21,27 +23,42 @@ FRAME_S: Final = 0.002
 checked. Measured once on two quiet cores."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFit:
+    """How much longer prompts take than nodes measured, and the gateway's work for a request."""
+
+    factor: float
+    gateway_s: float
+
+
 def forecast(
     view: NetworkView,
     spec: ModelSpec,
     factors: Mapping[str, float],
-    prompt_factor: float,
+    prompts: PromptFit,
     *,
     num_requests: int,
     prompt_tokens: int,
     new_tokens: int,
 ) -> list[Outcome]:
     """Equal requests that come at once over the one chain that the network has. `factors` is how
-    much slower each node's steps are now than it measured itself, `prompt_factor` its prompts."""
+    much slower each node's steps are now than it measured itself."""
     nodes = chain_nodes(view)
     profiles = [
-        _scaled(profile_of(n, spec), factors.get(n.node_id, 1.0), prompt_factor) for n in nodes
+        _scaled(profile_of(n, spec), factors.get(n.node_id, 1.0), prompts.factor) for n in nodes
     ]
     links = Links(profiles)
     for node in nodes:
         for other, rtt_ms in node.neighbour_rtt_ms:
             links.set_rtt(NodeId(node.node_id), NodeId(other), rtt_ms)
-    pool = measured_pool(profiles, spec, links, hop_bytes=spec.hidden_size * 4, frame_s=FRAME_S)
+    pool = measured_pool(
+        profiles,
+        spec,
+        links,
+        hop_bytes=spec.hidden_size * 4,
+        frame_s=FRAME_S,
+        gateway_s=prompts.gateway_s,
+    )
     chain: Pipeline = tuple(
         (i, LayerSpan(*n.span)) for i, n in enumerate(nodes) if n.span is not None
     )
@@ -50,33 +67,40 @@ def forecast(
         return [chain] if len(members) == len(chain) else []
 
     arrivals = [Arrival(0.0, prompt_tokens, new_tokens)] * num_requests
-    engine = Engine(pool, arrivals, Plait(pool, planner), chunk_tokens=CPU_CHUNK_TOKENS)
+    engine = Engine(
+        pool,
+        arrivals,
+        Plait(pool, planner),
+        chunk_tokens=CPU_CHUNK_TOKENS,
+        group_max=CPU_GROUP_MAX,
+    )
     return engine.run()
 
 
-def fit_prompt_factor(
+def fit_prompts(
     view: NetworkView,
     spec: ModelSpec,
     factors: Mapping[str, float],
-    *,
-    prompt_tokens: int,
-    ttft_s: float,
-) -> float:
-    """The factor at which a lone request of `prompt_tokens` has its first token after `ttft_s`."""
-    low, high = 0.05, 5.0
-    for _ in range(24):
-        factor = (low + high) / 2
+    seen_s: Mapping[int, float],
+) -> PromptFit:
+    """What makes lone requests of the shortest and the longest prompt of `seen_s` (tokens to TTFT)
+    come out as seen: their difference says how quick prompts are, the rest is the gateway's."""
+    short, long = min(seen_s), max(seen_s)
+
+    def ttft_s(tokens: int, fit: PromptFit) -> float:
         (outcome,) = forecast(
-            view,
-            spec,
-            factors,
-            factor,
-            num_requests=1,
-            prompt_tokens=prompt_tokens,
-            new_tokens=2,
+            view, spec, factors, fit, num_requests=1, prompt_tokens=tokens, new_tokens=2
         )
-        low, high = (factor, high) if (outcome.ttft_s or 0.0) < ttft_s else (low, factor)
-    return (low + high) / 2
+        return outcome.ttft_s or 0.0
+
+    low, high = 0.05, 20.0
+    for _ in range(24):
+        fit = PromptFit(factor=(low + high) / 2, gateway_s=0.0)
+        is_quick = ttft_s(long, fit) - ttft_s(short, fit) < seen_s[long] - seen_s[short]
+        low, high = (fit.factor, high) if is_quick else (low, fit.factor)
+    bare = PromptFit(factor=(low + high) / 2, gateway_s=0.0)
+    rest_s = max(0.0, seen_s[short] - ttft_s(short, bare))
+    return PromptFit(factor=bare.factor, gateway_s=rest_s)
 
 
 def chain_nodes(view: NetworkView) -> list[NodeView]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks._ring_forecast import chain_nodes, fit_prompt_factor, forecast, step_ms
+from benchmarks._ring_forecast import PromptFit, chain_nodes, fit_prompts, forecast, step_ms
 from coordinator.core.view import NetworkView
 from plait.cli.demo import memory_cap_bytes
 from plait.cli.local_network import LocalNetwork, NodePlan, is_ready, local_network
@@ -41,7 +41,7 @@ PROMPT: Final = [
     11173,
     3365,
 ] * 4
-OTHER_PROMPT: Final = PROMPT * 2
+OTHER_PROMPTS: Final = (PROMPT[:15], PROMPT * 2)
 """Of lone requests by which predictions are calibrated."""
 
 
@@ -69,10 +69,10 @@ class Held:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """How much slower (above 1) nodes are now than when they measured themselves: their steps by
-    their own reports, their prompts by lone requests of another length than those predicted."""
+    their own reports, their prompts by lone requests of other lengths than those predicted."""
 
     steps: dict[str, float]
-    prompts: float
+    prompts: PromptFit
 
 
 def hold_against_ring(*, rounds: int, new_tokens: int) -> tuple[list[Held], Calibration]:
@@ -121,13 +121,15 @@ async def _hold(
     client = AsyncClient(profile.address, profile.api_key, profile.ca_pem, timeout_s=SERVE_S)
     try:
         await _ask(client, spec, PROMPT, new_tokens)  # connections, caches
-        others: list[float] = []
+        others: dict[int, list[float]] = {len(prompt): [] for prompt in OTHER_PROMPTS}
         factors: dict[str, list[float]] = {}
         rates: dict[int, list[float]] = {n: [] for n in NUM_REQUESTS}
         ttfts: dict[int, list[float]] = {n: [] for n in NUM_REQUESTS}
         for _ in range(rounds):
-            started = time.perf_counter()
-            others.append((await _ask(client, spec, OTHER_PROMPT, 2))[0] - started)
+            for prompt in OTHER_PROMPTS:
+                started = time.perf_counter()
+                first_s = (await _ask(client, spec, prompt, 2))[0]
+                others[len(prompt)].append(first_s - started)
             for count in NUM_REQUESTS:
                 looking = count == 1
                 seen = asyncio.create_task(_watch(network, spec)) if looking else None
@@ -142,13 +144,8 @@ async def _hold(
         await client.close()
     view = network.view()
     now = {node_id: statistics.median(values) for node_id, values in factors.items()}
-    prompts = fit_prompt_factor(
-        view,
-        spec,
-        now,
-        prompt_tokens=len(OTHER_PROMPT),
-        ttft_s=statistics.median(others),
-    )
+    seen_s = {tokens: statistics.median(ttfts) for tokens, ttfts in others.items()}
+    prompts = fit_prompts(view, spec, now, seen_s)
     held = []
     for count in NUM_REQUESTS:
         outcomes = forecast(

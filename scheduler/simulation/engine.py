@@ -13,6 +13,8 @@ from typing import Final
 
 from plait.types import LayerSpan
 from scheduler.simulation.churn import Change
+from scheduler.simulation.gateway import Gateway
+from scheduler.simulation.patience import Patience
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.report import Outcome
 from scheduler.simulation.state import Chunk, Hop, Item, Node, Request
@@ -40,10 +42,14 @@ class Engine:
         batch_max: int = 64,
         chunk_tokens: int = CHUNK_TOKENS,
         load_bytes_per_s: float | None = None,
+        group_max: int = 0,
     ) -> None:
+        """Up to `group_max` requests on a node wait for each other's works, as nodes do."""
         self.pool = pool
         self.now_s = 0.0
-        self.nodes = [Node() for _ in pool.ground.machines]
+        self.nodes = [Node(patience=Patience(group_max)) for _ in pool.ground.machines]
+        self._is_patient = group_max > 0
+        self._gateway = Gateway(pool.gateway_s)
         self._strategy = strategy
         self._batch_max = batch_max
         self._chunk_tokens = chunk_tokens
@@ -84,6 +90,10 @@ class Engine:
     def _handle(self, kind: int, what: object) -> None:
         if kind == _STEP:
             self._step_done(*what)  # type: ignore[misc]
+        elif kind == _WAKE:
+            self._woken(*what)  # type: ignore[misc]
+        elif kind == _GATEWAY:
+            self._pass_gateway()
         elif kind == _DECODES:
             self._decodes_came(*what)  # type: ignore[misc]
         elif kind == _CHUNK:
@@ -124,7 +134,21 @@ class Engine:
             node = self.nodes[hop.node]
             node.kv_free -= need
             node.requests[request.number] = request
+            node.patience.opened()
         self._strategy.reserved(self, route)
+        self._gateway.admit(request, self.now_s)
+        self._pass_gateway()
+
+    def _pass_gateway(self) -> None:
+        """Whoever the gateway is done with is on its way."""
+        for request in self._gateway.through(self.now_s):
+            self._send_prompt(request)
+        next_s = self._gateway.next_s()
+        if next_s is not None:
+            self._at(max(next_s, self.now_s), _GATEWAY, None)
+
+    def _send_prompt(self, request: Request) -> None:
+        route = request.route
         first = route[0].node
         at_s = self.now_s + self._opening_s(route) + self._gateway_s(first)
         # What was generated before a chain broke is read again.
@@ -150,7 +174,9 @@ class Engine:
                 self._start(at, node)
 
     def _start(self, at: int, node: Node) -> None:
-        """Begin a step with what waits and is still wanted."""
+        """Begin a step with what waits and is still wanted, once nothing is worth waiting for."""
+        if self._is_patient and self._waits(at, node):
+            return
         waiting = [item for item in node.decodes if item[0].epoch == item[1]]
         items, node.decodes = waiting[: self._batch_max], waiting[self._batch_max :]
         chunks: list[Chunk] = []
@@ -171,15 +197,37 @@ class Engine:
             hop = request.route[stage]
             num_layers = max(num_layers, hop.num_layers)
             num_heads += hop.is_last and is_final
+        if self._is_patient:
+            numbers = [item[0].number for item in items]
+            node.patience.started(numbers + [chunk[0].number for chunk in chunks])
         node.is_busy = True
         took_s = self.pool.step_s(at, num_layers, len(items), tokens, num_heads=num_heads)
-        self._at(self.now_s + took_s, _STEP, (at, node.epoch, items, chunks))
+        self._at(self.now_s + took_s, _STEP, (at, node.epoch, took_s, items, chunks))
 
-    def _step_done(self, at: int, epoch: int, items: list[Item], chunks: list[Chunk]) -> None:
+    def _waits(self, at: int, node: Node) -> bool:
+        """Whether works that are about to come are waited for."""
+        ready = node.ready()
+        until_s = node.patience.waits_until(self.now_s, ready, len(node.requests))
+        if until_s is None or not ready:
+            return False
+        if node.wake_s != until_s:
+            node.wake_s = until_s
+            self._at(until_s, _WAKE, (at, node.epoch))
+        return True
+
+    def _woken(self, at: int, epoch: int) -> None:
+        node = self.nodes[at]
+        if node.epoch == epoch and not node.is_busy and (node.decodes or node.chunks):
+            self._start(at, node)
+
+    def _step_done(
+        self, at: int, epoch: int, took_s: float, items: list[Item], chunks: list[Chunk]
+    ) -> None:
         node = self.nodes[at]
         if node.epoch != epoch:
             return
         node.is_busy = False
+        node.patience.ended(took_s)
         onward: dict[int, list[Item]] = {}
         back: dict[int, list[Item]] = {}
         for request, born, stage in items:
@@ -262,6 +310,7 @@ class Engine:
             node = self.nodes[hop.node]
             if node.requests.pop(request.number, None) is not None:
                 node.kv_free += need
+                node.patience.closed(request.number)
         request.route = ()
         request.epoch += 1
         self._strategy.released(self, route)
@@ -294,6 +343,7 @@ class Engine:
             node.epoch += 1
             node.is_busy = False
             node.decodes, node.chunks = [], deque()
+            node.patience = Patience(node.patience.group_max)
             self._at(self.now_s + DETECT_S, _MISSED, change.node)
         else:
             node.is_up, node.span = True, None
@@ -346,4 +396,4 @@ class Engine:
                 self._at(node.ready_s, _LOADED, at)
 
 
-_ARRIVE, _STEP, _DECODES, _CHUNK, _CHANGE, _MISSED, _TIMEOUT, _LOADED = range(8)
+_ARRIVE, _STEP, _DECODES, _CHUNK, _CHANGE, _MISSED, _TIMEOUT, _LOADED, _WAKE, _GATEWAY = range(10)

@@ -18,12 +18,14 @@ class Pool:
     """`prefill_s[i]` is a layer's time per prompt token on machine i where it was measured, 0
     where the curve's compute tells it. A machine's `kv_sequence_bytes` are for `sequence_tokens`.
     `coordinator_rtt_s[i]` is machine i's round trip to the gateway. `frame_s` is what a frame takes
-    beside its bytes and the round trip: packing, waking, unpacking."""
+    beside its bytes and the round trip: packing, waking, unpacking. `gateway_s` is the gateway's
+    own work for a request before its prompt is on the way."""
 
     ground: Ground
     prefill_s: tuple[float, ...]
     coordinator_rtt_s: tuple[float, ...]
     frame_s: float = 0.0
+    gateway_s: float = 0.0
     sequence_tokens: int = SEQUENCE_TOKENS
 
     def kv_tokens(self, machine: int, span: LayerSpan) -> int:
@@ -75,6 +77,7 @@ def measured_pool(
     *,
     hop_bytes: int,
     frame_s: float = 0.0,
+    gateway_s: float = 0.0,
 ) -> Pool:
     """The pool of plait's own profiles. Nodes as far from everybody else share a region."""
     nodes = list(profiles)
@@ -103,6 +106,7 @@ def measured_pool(
         prefill_s=tuple(c.prefill_layer_ms_per_token / 1e3 for c in costs),
         coordinator_rtt_s=tuple(links.coordinator_rtt_ms(p.node_id) / 1e3 for p in nodes),
         frame_s=frame_s,
+        gateway_s=gateway_s,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from plait.types import LayerSpan
+from scheduler.simulation.patience import Patience
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.trace import Arrival
 
@@ -59,6 +60,7 @@ Chunk = tuple[Request, int, int, int, bool]
 class Node:
     """One machine as it runs."""
 
+    patience: Patience
     is_up: bool = True
     span: LayerSpan | None = None
     ready_s: float = 0.0
@@ -71,6 +73,12 @@ class Node:
     epoch: int = 0
     decode_link_s: float = 0.0
     prompt_link_s: float = 0.0
+    wake_s: float = -1.0
+
+    def ready(self) -> set[int]:
+        """Requests of which something waits for a step."""
+        decodes = {item[0].number for item in self.decodes if item[0].epoch == item[1]}
+        return decodes | {chunk[0].number for chunk in self.chunks if chunk[0].epoch == chunk[1]}
 
 
 class World(Protocol):

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from plait.types import LayerSpan
 from scheduler.planning.ground import Ground, Machine, StageCurve
 from scheduler.simulation.churn import Change, draw_churn
 from scheduler.simulation.engine import DETECT_S, Engine
+from scheduler.simulation.patience import Patience
 from scheduler.simulation.plait import Plait, mend
 from scheduler.simulation.pool import Pool, nominal_pool
 from scheduler.simulation.report import Outcome, percentile, summarise
@@ -109,6 +111,66 @@ def test_sequences_that_wait_share_a_step() -> None:
     together_s = max(o.last_s for o in done.values())
     alone_s = run(of, Plait(of, halves), arrivals[0])[0].last_s
     assert together_s < 1.5 * alone_s
+
+
+def test_a_group_that_shared_a_step_stays_together_where_nodes_are_patient() -> None:
+    """Three prompts leave one step one by one, as their bytes pass; the next stage waits."""
+    arrivals = [Arrival(0.0, 20, 3)] * 4
+    quick = pool(*(replace(m, up_bytes_per_s=1e9, down_bytes_per_s=1e9) for m in TWO))
+    torn = Engine(quick, arrivals, Plait(quick, halves)).run()
+    whole = Engine(quick, arrivals, Plait(quick, halves), group_max=6).run()
+    assert len({outcome.first_s for outcome in torn}) == 3
+    assert len({outcome.first_s for outcome in whole}) == 2
+
+
+def test_patience_ends_with_its_limit_and_groups_that_part_are_let_go() -> None:
+    patience = Patience(group_max=6)
+    patience.ended(0.02)
+    patience.started([1, 2])
+    assert patience.waits_until(1.0, {1}, 2) == pytest.approx(1.01)
+    again = patience.waits_until(1.01, {1}, 2)  # a moment for anybody else
+    assert again == pytest.approx(1.01 + 0.03 * 0.02)
+    assert patience.waits_until(1.011, {1}, 2) is None
+    patience.started([1])
+    patience.ended(0.02)
+    until_s = patience.waits_until(2.0, {1}, 2)
+    assert until_s is not None and until_s < 2.001
+    assert patience.waits_until(2.0, {1, 2}, 2) is None
+
+
+def test_a_lone_request_is_waited_for_by_nobody() -> None:
+    alone = [Arrival(0.0, 20, 5)]
+    plain = Engine(pool(*TWO), alone, Plait(pool(*TWO), halves)).run()
+    patient = Engine(pool(*TWO), alone, Plait(pool(*TWO), halves), group_max=6).run()
+    assert plain == patient
+
+
+def test_groups_that_never_meet_are_merged_after_some_steps_and_less_and_less_often() -> None:
+    patience = Patience(group_max=6)
+    waits = []
+    for step in range(40):
+        patience.started([1])
+        patience.ended(0.01)
+        until_s = patience.waits_until(float(step), {1}, 2)
+        while until_s is not None:
+            waits.append((step, round(until_s - step, 4)))
+            until_s = patience.waits_until(until_s, {1}, 2)
+    assert [step for step, wait_s in waits if wait_s > 0.01] == [7, 23]
+    patience.opened()
+    assert patience.waits_until(100.0, {1}, 2) == pytest.approx(100.0003)
+
+
+def test_requests_that_come_at_once_share_the_gateway() -> None:
+    busy = replace(pool(*TWO), gateway_s=0.1)
+    free = {o.number: o.first_s for o in Engine(pool(*TWO), [Arrival(0.0, 1, 1)], _both()).run()}
+    for count in (1, 3):
+        engine = Engine(busy, [Arrival(0.0, 1, 1)] * count, Plait(busy, halves), group_max=6)
+        first_s = min(outcome.first_s or 0.0 for outcome in engine.run())
+        assert first_s == pytest.approx((free[0] or 0.0) + 0.1 * count)
+
+
+def _both() -> Plait:
+    return Plait(pool(*TWO), halves)
 
 
 def test_kv_is_reserved_whole_and_whoever_finds_none_waits_or_gives_up() -> None:
