@@ -5,7 +5,7 @@ one hands over where its span ends, or where the other's begins. Best first (A*)
 still cost at least is known beforehand (`potential.py`), so little but the answer is looked at.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Optional
 
@@ -139,7 +139,7 @@ class Stitcher:
             once, per_prompt, per_new, _, head = figures[i]
             rate = once * share + per_prompt * prompt + per_new * new
             if at is None:
-                if _is_beaten(closed, label, regions[first]):
+                if _is_beaten(closed, label, regions[first], ground.ends):
                     continue
                 for x, low in options[i]:
                     if x <= start:
@@ -219,13 +219,19 @@ def _figures(board: Board, i: int, load: Load, slow: float) -> Figures:
     )
 
 
-def _is_beaten(closed: dict[tuple[int, int], list[Label]], label: Label, region: int) -> bool:
-    """Whether the same node was reached no later and no dearer, by a chain from the same region;
-    remembers `label` where it was not."""
+def _is_beaten(
+    closed: dict[tuple[int, int], list[Label]], label: Label, region: int, ends: Sequence[int]
+) -> bool:
+    """Whether the same node was reached no later and no dearer, by a chain from the same region
+    that keeps no further node from running again; remembers `label` where it was not."""
     known = closed.setdefault((label.node, region), [])
     for other in known:
         if other.start <= label.start and other.base_ms <= label.base_ms:
-            return True
+            at = other.before
+            while at is not None and (ends[at.node] <= label.start or _holds(label, at.node)):
+                at = at.before
+            if at is None:
+                return True
     known.append(label)
     return False
 
