@@ -5,7 +5,7 @@ import itertools
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.types import LayerSpan, NodeId
@@ -122,6 +122,9 @@ def cost(chain: list[Candidate], edges: list[tuple[int, int]], links: Links, que
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 3), st.booleans())
+@example(2530, 0, False)  # too much was reckoned for the way back
+@example(2710, 0, False)
+@example(1318, 0, False)  # a label beat another and kept a node from it
 def test_stitching_finds_what_the_twin_finds_whatever_the_news(
     seed: int, num_news: int, has_suspect: bool
 ) -> None:
@@ -160,7 +163,13 @@ def test_in_a_crowd_stitching_is_never_dearer_than_the_general_search(seed: int)
     general = select_route(candidates, query, links)
     assert (found is None) == (general is None)
     if found is not None and general is not None:
-        assert found[1] <= general.total_ms * (1 + 1e-9)
+        known = {c.node_id: c for c in candidates}
+        assert not route_violations(known, query, found[0])
+        is_own = all(
+            giver.span.end in (known[giver.node_id].span.end, known[taker.node_id].span.start)
+            for giver, taker in itertools.pairwise(general.route)
+        )
+        assert not is_own or found[1] <= general.total_ms * (1 + 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
