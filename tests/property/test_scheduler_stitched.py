@@ -122,9 +122,9 @@ def cost(chain: list[Candidate], edges: list[tuple[int, int]], links: Links, que
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 3), st.booleans())
-@example(2530, 0, False)  # too much was reckoned for the way back
-@example(2710, 0, False)
-@example(1318, 0, False)  # a label beat another and kept a node from it
+@example(seed=2530, num_news=0, has_suspect=False)  # too much was reckoned for the way back
+@example(seed=2710, num_news=0, has_suspect=False)
+@example(seed=1318, num_news=0, has_suspect=False)  # a label beat another and kept a node from it
 def test_stitching_finds_what_the_twin_finds_whatever_the_news(
     seed: int, num_news: int, has_suspect: bool
 ) -> None:
