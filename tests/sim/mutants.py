@@ -165,22 +165,20 @@ MUTANTS = (
     Mutant(
         "accept any load report",
         CORE + "nodes.py",
-        "if node.state is not NodeState.LOADING or not _is_assigned(node, event.held):",
-        "if node.state is not NodeState.LOADING:",
+        "    if (node.model_id, node.span) != (held.model_id, held.span):\n",
+        "    if False:\n",
     ),
     Mutant(
         "accept a load report twice",
         CORE + "nodes.py",
-        "if node.state is not NodeState.LOADING or not _is_assigned(node, event.held):",
-        "if not _is_assigned(node, event.held):",
+        "if node.state is not NodeState.LOADING or node.epoch != epoch:",
+        "if node.epoch != epoch:",
     ),
     Mutant(
         "accept a stale failure",
         CORE + "nodes.py",
-        "    if node.state is not NodeState.LOADING or node.epoch != event.epoch:\n"
-        "        state.ignore()\n        return\n    fail_load",
-        "    if node.state is not NodeState.LOADING:\n"
-        "        state.ignore()\n        return\n    fail_load",
+        "if node.state is not NodeState.LOADING or node.epoch != epoch:",
+        "if node.state is not NodeState.LOADING:",
     ),
     Mutant(
         "serve other weights",
