@@ -1,5 +1,5 @@
-"""What a stage's step takes, as a curve over its batch; from nominal figures by a roofline (Williams
-et al., 2009). The one place where bytes and FLOPs become seconds.
+"""What a stage's step takes, as a curve over its batch; from nominal figures by a roofline
+(Williams et al., 2009). The one place where bytes and FLOPs become seconds.
 
 A step over k layers and b sequences takes `overhead + k * (max(compute * b, read + kv * b) + sync +
 sync_row * b)`, and the head on the last stage `max(head_compute * b, head_read)`.
