@@ -193,6 +193,14 @@ async def test_the_newest_incarnation_speaks_for_a_node() -> None:
         assert kinds == [("NodeAttached", 5), ("NodeDetached", 5), ("NodeAttached", 6)]
 
 
+async def test_a_command_for_an_earlier_start_of_a_node_reaches_nobody() -> None:
+    async with network() as net, net.channel() as channel:
+        call = await attach(channel, incarnation=2)
+        net.service.perform_node(fx.DrainNode(node_id=NODE, incarnation=1, limit_ms=1))
+        net.service.perform_node(fx.DrainNode(node_id=NODE, incarnation=2, limit_ms=2))
+        assert (await read(call)).drain.limit_ms == 2
+
+
 async def test_a_node_that_lost_its_stream_unnoticed_may_attach_again() -> None:
     async with network() as net, net.channel() as first, net.channel() as second:
         await attach(first, incarnation=5)

@@ -265,6 +265,16 @@ def test_memory_is_bounded_by_time_and_by_number(scene: Scene) -> None:
     assert small.refusal(small.signed(ticket_id="a")) == "ticket_replayed"
 
 
+def test_a_ticket_is_remembered_as_long_as_it_could_be_used(scene: Scene) -> None:
+    """Its life and the skew: one that others end within the skew does not make the node forget."""
+    used, unused = scene.signed(), scene.signed(ticket_id="unused")
+    scene.verify(used)
+    scene.clock.advance(LIFE_MS + SKEW_MS // 2)
+    scene.verify(scene.signed(ticket_id="fresh"))
+    assert scene.refusal(used) == "ticket_replayed"
+    scene.verify(unused)
+
+
 def test_a_clock_set_back_does_not_revive_a_forgotten_ticket(scene: Scene) -> None:
     old = scene.signed()
     scene.verify(old)

@@ -88,6 +88,7 @@ class Rig:
         epoch: int = 1,
         node_id: NodeId = C,
         logprob: float | None = None,
+        top: tuple[int, ...] = (),
         finish: "common_pb2.FinishReason.ValueType" = common_pb2.FINISH_REASON_UNSPECIFIED,
     ) -> None:
         message = data_pb2.SampledToken(
@@ -97,6 +98,7 @@ class Rig:
             token_id=token_id,
             logprob=logprob,
             finish_reason=finish,
+            top_logprobs=[common_pb2.TokenLogprob(token_id=each, logprob=-1.0) for each in top],
         )
         self.relay.receive(node_id, data_pb2.NodeToGateway(token=message))
 
@@ -174,26 +176,42 @@ async def test_wrong_senders_old_epochs_and_duplicates_are_dropped_and_counted()
 
 
 @pytest.mark.parametrize(
-    ("position", "token_id", "logprob", "code"),
+    ("position", "token_id", "logprob", "top", "code"),
     [
-        (4, 97, None, "token_gap"),
-        (3, 300, None, "frame_invalid"),
-        (3, 97, math.nan, "frame_invalid"),
+        (4, 97, None, (), "token_gap"),
+        (3, 300, None, (), "frame_invalid"),
+        (3, 97, math.nan, (), "frame_invalid"),
+        (3, 97, -0.5, (97, 300), "frame_invalid"),
     ],
 )
 async def test_a_bad_token_breaks_the_route_and_blames_the_sender(
-    position: int, token_id: int, logprob: float | None, code: str
+    position: int, token_id: int, logprob: float | None, top: tuple[int, ...], code: str
 ) -> None:
     rig = Rig()
     rig.open()
     rig.opened()
     rig.inbox.take()
-    rig.token(position, token_id, logprob=logprob)
+    rig.token(position, token_id, logprob=logprob, top=top)
     (broke,) = rig.inbox.take()
     assert isinstance(broke, ev.RouteBroke)
     assert (broke.node_id, broke.reason.code, broke.num_generated) == (C, code, 0)
     rig.token(3)
     assert rig.generation.generated_ids == []
+
+
+@pytest.mark.parametrize(
+    "finish", [common_pb2.FINISH_REASON_ERROR, common_pb2.FINISH_REASON_CANCELLED]
+)
+async def test_a_node_cannot_end_a_request_as_failed_by_a_token(
+    finish: "common_pb2.FinishReason.ValueType",
+) -> None:
+    rig = Rig()
+    rig.open()
+    rig.opened()
+    rig.token(3, finish=finish)
+    assert rig.generation.finished is None
+    rig.token(4)
+    assert rig.generation.generated_ids == [97, 97]
 
 
 async def test_a_second_attempt_goes_on_where_the_first_one_stopped() -> None:
