@@ -19,7 +19,7 @@ from scheduler.planning.repair import Damper, Repaired, Standing, Terms, repair_
 from tests.unit.scheduler.grounds import draw_ground, model
 
 SHORT: Final = model(6, layer_mib=4400.0)
-FRUGAL: Final = Terms(rate_per_byte=1e-10, replicas_min=1, rate_per_move=0.0)
+FRUGAL: Final = Terms(rate_per_byte=2.5e-10, replicas_min=1, rate_per_move=0.0)
 """A chain there must be; apart from that, bytes matter more than tokens."""
 Spans = dict[str, tuple[int, int]]
 
@@ -90,7 +90,7 @@ def test_a_thousand_pools_are_covered_again_with_nearly_the_fewest_layers() -> N
         held_against_the_twin(rng.randrange(100_000), rng.randint(2, 5), rng.randrange(5))
         for _ in range(1_000)
     ]
-    assert sum(found) >= 300  # the others had no single chain, or nothing to restore it with
+    assert sum(found) >= 250  # the others had no single chain, or nothing to restore it with
 
 
 def held_against_the_twin(seed: int, num_nodes: int, lost: int) -> bool:

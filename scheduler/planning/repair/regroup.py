@@ -31,6 +31,7 @@ FEW: Final = 7
 REGIONS_MAX: Final = 2
 """Regions that a chain of a larger set may join."""
 GRID: Final = 3
+HALVINGS: Final = 10
 
 Group = tuple[int, ...]
 
@@ -89,7 +90,7 @@ class Regroup:
         if not rows:
             return
         array = pad(self._table, [order for order, _ in rows], max(len(o) for o, _ in rows))
-        priced = price(self._table, array, tpot_s_max=self._slo, grid=GRID)
+        priced = price(self._table, array, tpot_s_max=self._slo, grid=GRID, halvings=HALVINGS)
         value = priced.rate - self._costs.price(array, priced.counts, self._total_per_s)
         for (_, group), worth, rate in zip(rows, value, priced.rate, strict=True):
             if rate > 0.0 and worth > self._values[group]:
@@ -126,6 +127,11 @@ class Regroup:
             if len(packings) == count:
                 break
         return list(packings.values())
+
+    def alone(self, members: Group) -> list[Packed]:
+        """Every group inside the set that makes one chain; the set was learned."""
+        groups = (g for g in self._leans[members] if self._values[g] > -math.inf)
+        return [Packed((group,), self._values[group]) for group in groups]
 
     def _lean(self, members: Group) -> list[Group]:
         """Subsets with room for all layers, and at most `SPARE_STAGES` members more than that."""

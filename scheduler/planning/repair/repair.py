@@ -25,8 +25,6 @@ DONORS_MAX: Final = 16
 """Donors that are priced; the nearest by round trip."""
 PACKINGS: Final = 3
 """Packings of each donor that are looked at."""
-PACKINGS_ALONE: Final = 32
-"""The same without a donor, where few machines are free."""
 FINALISTS: Final = 10
 """Packings of a round that are worked out exactly."""
 WAYS: Final = 1
@@ -142,21 +140,22 @@ class _Repair:
         offers: list[_Offer] = []
         least = ledger.total_per_s * (-SIDE_LOSS if is_start and is_forced else EPSILON)
         for free, touched in asked:
+            members = self._members(free, touched)
             before = sum(chain.rate for chain in touched)
             bonus = ledger.replica_bonus(touched)
-            is_alone = not touched and len(free) <= FEW
-            for packed in self._regroup.best(
-                self._members(free, touched),
-                count=PACKINGS_ALONE if is_alone else PACKINGS,
-                bonus=bonus,
-            ):
-                gain = packed.value - before
-                gain += bonus * (len(packed.groups) - len(touched))
+            packings = self._regroup.best(members, count=PACKINGS, bonus=bonus)
+            for packed in packings:
+                gain = packed.value - before + bonus * (len(packed.groups) - len(touched))
                 is_new = set(packed.groups) != {tuple(sorted(c.members)) for c in touched}
                 if is_new and gain > least:
                     offers.append(_Offer(touched, packed, gain))
         offers.sort(key=lambda o: (-o.gain, len(o.opened), o.packed.groups))
-        alone = [offer for offer in offers[FINALISTS:] if not offer.opened]
+        alone = [
+            _Offer((), packed, packed.value)
+            for free, touched in asked
+            if not touched and len(free) <= FEW and is_start
+            for packed in self._regroup.alone(free)
+        ]
         return self._steps([*offers[:FINALISTS], *alone], least, is_forced=is_forced)
 
     def _steps(self, offers: Sequence[_Offer], least: float, *, is_forced: bool) -> list["_Way"]:

@@ -1,5 +1,6 @@
 """Exact chains for chosen groups: the quickest split, and those that move less."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,14 +12,16 @@ from scheduler.planning.ground import Ground
 from scheduler.planning.patterns import pad
 from scheduler.planning.price import FINE, caps, most_sequences, rates, roles
 from scheduler.planning.repair.ledger import Ledger
-from scheduler.planning.table import Ints, Table
+from scheduler.planning.table import Table
 
-KV_SHARES: Final = (1.0, 0.85, 0.7, 0.5, 0.3)
+KV_SHARES: Final = (1.0, 0.85, 0.7, 0.5, 0.3, 0.0)
 """Shares of the most sequences that a chain could have, for which splits that move little are
 tried: a node that keeps more layers leaves less room for KV."""
 
 CALM_SHARE: Final = 0.97
 """What a chain that moves fewer nodes must be worth of the best."""
+ALL_ORDERS_MAX: Final = 4
+"""Where nothing serves any more, all orders of chains up to this long are tried."""
 
 Group = tuple[int, ...]
 
@@ -37,7 +40,7 @@ def chains_of(ledger: Ledger, groups: Sequence[Group]) -> list[tuple[Chain | Non
             splits.append(chain.counts)
             owner.append(at)
     for at, group in enumerate(groups):
-        for order in _standing_orders(group, held):
+        for order in _standing_orders(group, held, is_full=not ledger.chains):
             for counts in _kept(ground, table, held, order):
                 rows.append(order)
                 splits.append(counts)
@@ -73,8 +76,12 @@ def chains_of(ledger: Ledger, groups: Sequence[Group]) -> list[tuple[Chain | Non
     return [(made(best.get(at)), made(calm.get(at))) for at in range(len(groups))]
 
 
-def _standing_orders(group: Group, held: Mapping[int, tuple[int, int]]) -> list[Group]:
-    """Members as they stand; newcomers together, at each place among them."""
+def _standing_orders(
+    group: Group, held: Mapping[int, tuple[int, int]], *, is_full: bool
+) -> list[Group]:
+    """Members as they stand; newcomers together, at each place among them. All orders of a few."""
+    if is_full and len(group) <= ALL_ORDERS_MAX:
+        return list(itertools.permutations(group))
     standing = sorted((i for i in group if i in held), key=lambda i: (held[i], i))
     fresh = sorted(i for i in group if i not in held)
     if not fresh:
@@ -90,13 +97,14 @@ def _kept(
     array = np.array([order], dtype=np.int64)
     role = roles(table, array)
     most = int(most_sequences(table, array, role)[0])
+    wanted = np.maximum(1, (most * np.array(KV_SHARES)).astype(np.int64))
+    rows = np.repeat(array, len(wanted), axis=0)
+    fits = caps(table, rows, roles(table, rows), wanted)
+    spans = [held.get(index) for index in order]
     found: dict[tuple[int, ...], None] = {}
-    for share in KV_SHARES if most else ():
-        wanted = np.array([max(1, int(most * share))], dtype=np.int64)
-        fits = caps(table, array, role, wanted)[0]
-        spans = [held.get(index) for index in order]
+    for limits in dict.fromkeys(map(tuple, fits.tolist())) if most else ():
         for same_layers in (0, ground.num_layers):
-            counts = fewest_moves(ground.num_layers, fits, spans, same_layers=same_layers)
+            counts = fewest_moves(ground.num_layers, limits, spans, same_layers=same_layers)
             if counts is not None:
                 found[counts] = None
     return list(found)
@@ -104,7 +112,7 @@ def _kept(
 
 def fewest_moves(
     num_layers: int,
-    most: Ints | Sequence[int],
+    most: Sequence[int],
     held: Sequence[tuple[int, int] | None],
     *,
     same_layers: int = 0,

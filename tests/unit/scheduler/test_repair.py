@@ -5,6 +5,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
 from scheduler.planning.assign import Chain
 from scheduler.planning.check import pool_violations
 from scheduler.planning.ground import Ground, Wish
@@ -153,6 +155,7 @@ print(repair_pool(without(ground, standing.chains[0][0][0]), standing))
 """
 
 
+@pytest.mark.slow
 def test_a_repair_does_not_depend_on_hash_seeds() -> None:
     found = {
         subprocess.run(
