@@ -25,13 +25,15 @@ DONORS_MAX: Final = 16
 """Donors that are priced; the nearest by round trip."""
 PACKINGS: Final = 3
 """Packings of each donor that are looked at."""
-FINALISTS: Final = 10
+FINALISTS: Final = 6
 """Packings of a round that are worked out exactly."""
 WAYS: Final = 1
 SIDEWAYS: Final = 3
 """Ways that are followed from round to round: gains, or else small losses."""
 SIDE_LOSS: Final = 0.02
 """What a first step may lose of the plan's rate."""
+LATE_SHARE: Final = 0.6
+"""Third and later rounds only while no larger share of the moves is used up."""
 EPSILON: Final = 1e-9
 
 
@@ -99,6 +101,8 @@ class _Repair:
             found: dict[frozenset[Chain], _Way] = {}
             for way in ways:
                 ledger.restore(way.state)
+                if number > 1 and len(ledger.moved()) > LATE_SHARE * ledger.terms.moved_max:
+                    continue  # little may move any more
                 starts: list[tuple[Chain, ...]] = [(chain,) for chain in way.fresh]
                 if not number or ledger.idle:
                     starts.append(() if number else opened)
