@@ -24,7 +24,7 @@ GAIN: Final = 1e-6
 def plan_exactly(ground: Ground, wish: Wish) -> list[Chain]:
     """The chains that carry most together. Time doubles with every machine: for a few."""
     count = len(ground.machines)
-    search = _Search(ground, wish)
+    search = BestChains(ground, wish)
     everything = (1 << count) - 1
     rate = [0.0] * (everything + 1)
     chains: dict[int, Split] = {}
@@ -61,7 +61,7 @@ def _best_parts(mask: int, rate: Sequence[float], chains: dict[int, Split]) -> t
     return best, pick
 
 
-class _Search:
+class BestChains:
     """The best chain over all of some machines."""
 
     def __init__(self, ground: Ground, wish: Wish) -> None:

@@ -1,0 +1,177 @@
+"""The most that any plan of a small pool carries, proved, beside what the planner finds.
+
+Up to eight machines everything is tried. Up to sixteen the proof has three steps:
+
+1. An LP over the lean sets of machines (none of which would do without its two least roomy), priced
+   by the planner's arrays, gives each machine a price p and a bound L on plans of these columns.
+2. Every set S of machines is asked for its best chain, over all orders and splits, if it carries
+   more than p(S) - (L - known): a plan better than the known one uses no other sets, since
+   together they would miss more than L - known. `scheduler.planning.exact` answers exactly, and
+   rules most sets out by a bound.
+3. An ILP over the sets that are left is then the best plan there is, and its bound the ceiling.
+
+Larger pools get the LP over the columns that the planner finds; that is no proof over all chains.
+Where published rates of another planner are known, the ratio that no plan exceeds is printed.
+
+`python benchmarks/ceiling.py --yardsticks DIR [--model NAME ...] [--nodes N ...] [--json FILE]`
+"""
+
+import argparse
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks._pools import published, read_pools
+from plait.cli.plan_nominal import read_nominal
+from scheduler.planning.exact import BestChains
+from scheduler.planning.ground import Ground, Wish
+from scheduler.planning.kinds import MachineClass
+from scheduler.planning.master import Master
+from scheduler.planning.pack import pack
+from scheduler.planning.patterns import Pattern, orders_of, pad
+from scheduler.planning.pool import EXHAUSTIVE_MACHINES_MAX, plan_pool
+from scheduler.planning.price import price
+from scheduler.planning.table import make_table
+
+ENUMERATED_MACHINES_MAX: Final = 16
+MODELS: Final = ("qwen2.5-72b-int4", "qwen3-32b-int4")
+SIZES: Final = (8, 16, 32, 64, 128)
+SPARE: Final = 2
+BATCH: Final = 500
+LIMIT_S: Final = 120.0
+SLACK: Final = 1e-4
+"""Share of the known rate that rounding may hide."""
+
+
+def lean_columns(ground: Ground) -> list[Pattern]:
+    """Lean sets of machines with their rates, roughly priced."""
+    table = make_table(ground)
+    classes = _classes(ground)
+    found: list[Pattern] = []
+    for sets in _batches(_lean_sets(ground)):
+        orders = [order for members in sets for order in orders_of(classes, members)]
+        priced = price(table, pad(table, orders, max(map(len, orders))), grid=6)
+        best: dict[tuple[int, ...], Pattern] = {}
+        for row, order in enumerate(orders):
+            rate, key = float(priced.rate[row]), tuple(sorted(order))
+            if rate > 0.0 and (key not in best or rate > best[key].rate):
+                counts = tuple(int(k) for k in priced.counts[row][: len(order)])
+                best[key] = Pattern(order, counts, rate, float(priced.tpot[row]))
+        found += best.values()
+    return found
+
+
+def _lean_sets(ground: Ground) -> Iterator[tuple[int, ...]]:
+    room = [m.layers_max(is_first=False, is_last=False) for m in ground.machines]
+    for size in range(1, len(room) + 1):
+        for members in itertools.combinations(range(len(room)), size):
+            rooms = sorted(room[i] for i in members)
+            is_whole = sum(rooms) >= ground.num_layers
+            if is_whole and (size <= SPARE or sum(rooms[SPARE:]) < ground.num_layers):
+                yield members
+
+
+def _batches(sets: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    while batch := list(itertools.islice(sets, BATCH)):
+        yield batch
+
+
+def _classes(ground: Ground) -> list[MachineClass]:
+    return [MachineClass((i,), machine) for i, machine in enumerate(ground.machines)]
+
+
+def useful_sets(ground: Ground, prices: Sequence[float], slack: float) -> list[Pattern]:
+    """The best chain of every set of machines that carries more than its price less `slack`."""
+    room = [m.layers_max(is_first=False, is_last=False) for m in ground.machines]
+    chains = BestChains(ground, Wish())
+    found: list[Pattern] = []
+    for size in range(1, len(room) + 1):
+        for members in itertools.combinations(range(len(room)), size):
+            if sum(room[i] for i in members) < ground.num_layers:
+                continue
+            least = max(0.0, sum(prices[i] for i in members) - slack)
+            best = chains.best(members, least)
+            if best is not None:
+                found.append(Pattern(best.order, best.counts, best.rate, best.tpot_s))
+    return found
+
+
+def ceiling(ground: Ground, known: float) -> float:
+    """What no plan exceeds, `known` being what one of them carries."""
+    columns = lean_columns(ground)
+    master = Master([1] * len(ground.machines), time_limit_s=LIMIT_S)
+    master.join(columns)
+    bound, prices = master.solve()
+    able = useful_sets(ground, prices, max(0.0, bound - known) + SLACK * known)
+    packing = pack(able, _classes(ground), time_limit_s=LIMIT_S)
+    carried = sum(use * p.rate for use, p in zip(packing.uses, able, strict=True))
+    if packing.status != "optimal":
+        return max(known, packing.lp_bound)
+    return max(known, carried) * (1.0 + 2 * SLACK)
+
+
+def row_of(
+    ground: Ground, num_nodes: int, model: str, theirs: Sequence[float]
+) -> dict[str, object]:
+    """One pool's figures."""
+    started = time.process_time()
+    plan = plan_pool(ground, Wish())
+    how, most = "tried", plan.bound_per_s
+    if num_nodes > ENUMERATED_MACHINES_MAX:
+        how = "LP over columns"
+    elif num_nodes > EXHAUSTIVE_MACHINES_MAX:
+        how, most = "enumerated", ceiling(ground, plan.rate_per_s)
+    return {
+        "model": model,
+        "nodes": num_nodes,
+        "tokens/s": round(plan.rate_per_s, 2),
+        "ceiling": round(most, 2),
+        "how": how,
+        "published": max(theirs, default=0.0),
+        "ratio": round(plan.rate_per_s / max(theirs), 4) if theirs else None,
+        "ratio at most": round(most / max(theirs), 4) if theirs else None,
+        "cpu s": round(time.process_time() - started, 1),
+    }
+
+
+def main() -> None:
+    """Print rows as they come, and the geometric means."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--yardsticks", type=Path, required=True, help="a folder with pools/")
+    parser.add_argument("--model", nargs="+", default=list(MODELS))
+    parser.add_argument("--nodes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    pools = read_pools(options.yardsticks)
+    rows: list[dict[str, object]] = []
+    for model in options.model:
+        theirs = published(options.yardsticks, model)
+        own: list[dict[str, object]] = []
+        for size in options.nodes:
+            ground = read_nominal(pools[size], str(size), model).ground
+            own.append(row_of(ground, size, model, theirs.get(size, ())))
+            print(own[-1], flush=True)
+        for name in ("ratio", "ratio at most"):
+            ratios = [float(str(row[name])) for row in own if row[name] is not None]
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                proved = sum(row["how"] != "LP over columns" for row in own)
+                print(
+                    f"{model}: {name} {mean:.4f} (geometric mean of {len(ratios)} pools, the "
+                    f"ceilings of {proved} proved)"
+                )
+        rows += own
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
