@@ -29,6 +29,9 @@ from scheduler.allocation.patterns import PatternSolution, SolverFailedError
 SOLVERS: Final = ("HiGHS", "PULP_CBC_CMD")
 """PuLP's names, in the order they are tried."""
 
+GAP: Final = 1e-4
+"""Of the most that any plan could score: so far from the optimum a search may end."""
+
 
 def solve_patterns(
     columns: Sequence[Column],
@@ -60,7 +63,7 @@ def _solve_with(
         pulp.LpVariable(f"y{i:04d}", 0, _uses_max(column, classes), cat=pulp.LpInteger)
         for i, column in enumerate(columns)
     ]
-    most = sum(column.chain.score * _uses_max(column, classes) for column in columns)
+    most = _score_max(columns, classes)
     planners = {c.planner.spec.model_id: c.planner for c in columns}
     most += sum(planner.standing_score for planner in planners.values())
     worth = 1.0 + 10.0 * most / min(1.0, *(p.demand_share for p in planners.values()), 1.0)
@@ -79,7 +82,7 @@ def _solve_with(
             program += pulp.lpSum(terms) <= len(node_class.members)
     for model_id, variable in covered.items():
         program += variable <= pulp.lpSum([use for _, use in _own(columns, uses, model_id)])
-    program.solve(_solver(name, time_limit_s))
+    program.solve(_solver(name, time_limit_s, gap=GAP * most))
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         raise SolverFailedError(f"status {pulp.LpStatus[program.status]}")
     is_optimal = program.sol_status == pulp.LpSolutionOptimal
@@ -131,18 +134,31 @@ def _called_for(
     return called
 
 
-def _solver(name: str, time_limit_s: float) -> pulp.LpSolver:
-    """One thread and a fixed seed: the same question has the same answer."""
+def _solver(name: str, time_limit_s: float, *, gap: float) -> pulp.LpSolver:
+    """One thread and a fixed seed: the same question has the same answer. `gap` is in scores: a
+    share of an objective that counts cover far above rates would be more than whole chains."""
     if name == "HiGHS":
-        return pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, gapRel=1e-4, random_seed=1)
+        return pulp.HiGHS(
+            msg=False, threads=1, timeLimit=time_limit_s, gapRel=0.0, gapAbs=gap, random_seed=1
+        )
     if name != "PULP_CBC_CMD":
         raise SolverFailedError("no such solver")
     return pulp.PULP_CBC_CMD(
         msg=False,
         threads=1,
         timeLimit=max(1, round(time_limit_s)),
-        gapRel=1e-4,
+        gapRel=0.0,
+        gapAbs=gap,
         options=["randomS 1"],
+    )
+
+
+def _score_max(columns: Sequence[Column], classes: Sequence[NodeClass]) -> float:
+    """No plan scores more: every node with its part of the best chain that has one of its class."""
+    parts = [(c.chain.score / sum(c.counts), c.counts) for c in columns]
+    return sum(
+        len(node_class.members) * max((part for part, counts in parts if counts[at]), default=0.0)
+        for at, node_class in enumerate(classes)
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.types import ModelId, NodeId
@@ -116,6 +116,7 @@ def test_fairness_is_what_a_naive_search_finds(
 
 
 @given(st.lists(st.integers(0, 1), min_size=2, max_size=5), st.floats(0.2, 5.0))
+@example([0, 1, 1, 0], 0.203125)
 @settings(max_examples=15, deadline=None)
 def test_the_solver_is_as_fair_as_exhaustive_search(kinds: list[int], weight: float) -> None:
     nodes = [
