@@ -21,7 +21,7 @@ from node.engine.embedding import RowEmbedding, TableEmbedding
 from node.engine.memory import CACHED_ROWS_MAX
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.models import open_source, pull, resolve
-from plait.models.source import EMBEDDING
+from plait.models.tensors import EMBEDDING
 from plait.types import DType, ModelSource
 
 KEPT, FRESH, IN_MEMORY = "kept rows", "rows out of the file", "table in memory"

@@ -17,7 +17,8 @@ from node.engine.device import Device
 from node.engine.row_fetcher import FetchDone, RowFetcher
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.errors import WeightsError
-from plait.models.source import EMBEDDING, TensorSource
+from plait.models.source import TensorSource
+from plait.models.tensors import EMBEDDING
 from plait.types import ModelSpec
 
 WARM_ROWS_MAX = 16_384

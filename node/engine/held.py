@@ -18,7 +18,8 @@ from node.engine.sequence import StepItem
 from node.ports import LoadProgress, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, WeightsError
 from plait.models.opening import prefetch
-from plait.models.source import EMBEDDING, TensorSource, whole_tensor_names
+from plait.models.source import TensorSource
+from plait.models.tensors import EMBEDDING, whole_tensor_names
 from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
 
 OpenSource = Callable[[ModelSource], TensorSource]

@@ -7,20 +7,21 @@ from torch import Tensor
 
 from node.engine.device import Device
 from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
-from node.engine.layers.attention import Attention
-from node.engine.layers.block import DecoderBlock
-from node.engine.layers.mlp import GatedMlp
 from node.engine.layers.norm import RmsNorm
 from node.engine.linear import Linear, PlainLinear, make_linear
-from node.engine.rope import pair_channels, rotation_table
-from node.engine.shapes import tensor_shape
+from node.engine.models import load_block
+from node.engine.models.parts import load_norm
+from node.engine.rope import rotation_tables
 from node.engine.stage import HeldStage
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.errors import WeightsError
-from plait.models.source import (
+from plait.models.source import TensorSource
+from plait.models.tensors import (
     EMBEDDING,
-    TensorSource,
+    FINAL_NORM,
+    HEAD,
     span_tensor_names,
+    tensor_shape,
     whole_tensor_names,
 )
 from plait.types import LayerSpan, ModelSpec
@@ -46,14 +47,14 @@ def load_stage(
     Raises WeightsError, naming the tensor, for a missing or misshapen one, NaN and infinities.
     """
     reader = _Reader(source, spec, span, device, progress)
-    blocks = tuple(_load_block(reader, spec, layer) for layer in range(span.start, span.end))
+    blocks = tuple(load_block(reader.read, spec, layer) for layer in range(span.start, span.end))
     final_norm: RmsNorm | None = None
     head: Linear | None = None
     embedding: Embedding | None = None
     shares = False
     if span.end == spec.num_layers:
-        final_norm = RmsNorm(reader.read("model.norm.weight"), spec.norm_eps)
-        table = reader.read(EMBEDDING if spec.tie_embeddings else "lm_head.weight")
+        final_norm = load_norm(reader.read, FINAL_NORM, spec)
+        table = reader.read(EMBEDDING if spec.tie_embeddings else HEAD)
         shares = cached_rows is None and span.start == 0 and spec.tie_embeddings
         head = PlainLinear(table) if shares else make_linear(table)
         if shares:
@@ -69,7 +70,7 @@ def load_stage(
         final_norm=final_norm,
         head=head,
         head_shares_embedding=shares,
-        rotations=rotation_table(spec, num_positions, device.torch_device),
+        rotations=rotation_tables(spec, num_positions, device.torch_device),
     )
 
 
@@ -121,50 +122,3 @@ class _Reader:
         self._done_bytes += self._source.stored_bytes(name)
         self._progress(self._done_bytes, self._total_bytes)
         return tensor.to(self._device.torch_device)
-
-
-def _load_block(reader: _Reader, spec: ModelSpec, layer: int) -> DecoderBlock:
-    prefix = f"model.layers.{layer}"
-
-    def read(leaf: str) -> Tensor:
-        return reader.read(f"{prefix}.{leaf}")
-
-    attention_norm = RmsNorm(read("input_layernorm.weight"), spec.norm_eps)
-    attention = _load_attention(read, spec)
-    mlp_norm = RmsNorm(read("post_attention_layernorm.weight"), spec.norm_eps)
-    return DecoderBlock(attention_norm, attention, mlp_norm, _load_mlp(read, spec))
-
-
-def _load_attention(read: Callable[[str], Tensor], spec: ModelSpec) -> Attention:
-    """Fuse q, k and v into one product; put the channels of q and k in pairs."""
-    weights: list[Tensor] = []
-    biases: list[Tensor] = []
-    for kind in ("q", "k", "v"):
-        weight = read(f"self_attn.{kind}_proj.weight")
-        weights.append(weight if kind == "v" else pair_channels(weight, spec.head_dim))
-        if spec.attention_bias:
-            bias = read(f"self_attn.{kind}_proj.bias")
-            biases.append(bias if kind == "v" else pair_channels(bias, spec.head_dim))
-    gamma: Tensor | None = None
-    if spec.qk_norm:
-        q_gamma = pair_channels(read("self_attn.q_norm.weight"), spec.head_dim)
-        k_gamma = pair_channels(read("self_attn.k_norm.weight"), spec.head_dim)
-        gamma = torch.cat(
-            [q_gamma.expand(spec.num_heads, -1), k_gamma.expand(spec.num_kv_heads, -1)]
-        )
-    out_weight = read("self_attn.o_proj.weight")
-    out_bias = read("self_attn.o_proj.bias") if spec.attention_output_bias else None
-    qkv = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
-    return Attention(spec, qkv, make_linear(out_weight, out_bias), gamma)
-
-
-def _load_mlp(read: Callable[[str], Tensor], spec: ModelSpec) -> GatedMlp:
-    weights: dict[str, Tensor] = {}
-    biases: dict[str, Tensor] = {}
-    for kind in ("gate", "up", "down"):
-        weights[kind] = read(f"mlp.{kind}_proj.weight")
-        if spec.mlp_bias:
-            biases[kind] = read(f"mlp.{kind}_proj.bias")
-    gate_up_bias = torch.cat([biases["gate"], biases["up"]]) if biases else None
-    gate_up = make_linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
-    return GatedMlp(gate_up, make_linear(weights["down"], biases.get("down")))

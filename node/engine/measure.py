@@ -14,16 +14,15 @@ from torch import Tensor
 
 from node.engine.device import Device
 from node.engine.kv_cache import KvPool
-from node.engine.layers.attention import Attention
-from node.engine.layers.block import DecoderBlock
-from node.engine.layers.mlp import GatedMlp
-from node.engine.layers.norm import RmsNorm
+from node.engine.layers.block import Block
 from node.engine.linear import ROWS_MIN, make_linear
-from node.engine.rope import rotation_table
+from node.engine.models import load_block
+from node.engine.rope import rotation_tables
 from node.engine.runner import Runner
 from node.engine.sequence import Sequence, StepItem
 from node.engine.stage import HeldStage
 from node.ports import DeviceReport, SequenceOpen, StageWork
+from plait.models.tensors import tensor_shape
 from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, RequestId
 
 _BANDWIDTH_BYTES = 256 << 20
@@ -115,7 +114,7 @@ class _Bench:
                 final_norm=None,
                 head=None,
                 head_shares_embedding=False,
-                rotations=rotation_table(spec, positions, device.torch_device),
+                rotations=rotation_tables(spec, positions, device.torch_device),
             ),
             pool,
             device,
@@ -147,21 +146,16 @@ class _Bench:
         return StepItem(Sequence(opened), work)
 
 
-def _random_block(spec: ModelSpec, device: Device) -> DecoderBlock:
-    q_width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, intermediate = spec.hidden_size, spec.intermediate_size
+def _random_block(spec: ModelSpec, device: Device) -> Block:
+    """A layer of this family, made as the loader makes it."""
 
-    def norm() -> RmsNorm:
-        ones = torch.ones(hidden, device=device.torch_device, dtype=device.dtype)
-        return RmsNorm(ones, spec.norm_eps)
+    def read(name: str) -> Tensor:
+        shape = tensor_shape(spec, name)
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, device=device.torch_device, dtype=device.dtype)
+        return _random(device, *shape)
 
-    qkv = make_linear(_random(device, q_width + 2 * kv_width, hidden))
-    out = make_linear(_random(device, hidden, q_width))
-    mlp = GatedMlp(
-        make_linear(_random(device, 2 * intermediate, hidden)),
-        make_linear(_random(device, hidden, intermediate)),
-    )
-    return DecoderBlock(norm(), Attention(spec, qkv, out), norm(), mlp)
+    return load_block(read, spec, 0)
 
 
 def _random(device: Device, *shape: int) -> Tensor:

@@ -110,10 +110,9 @@ class Runner:
         plan = StepPlan(
             self._chunks(items),
             self.pool,
-            self.stage.rotations,
+            self.stage.rotations.tables,
             num_heads=spec.num_heads,
             rows_min=ROWS_MIN,
-            window_tokens=spec.sliding_window_tokens,
             gather_decodes=self._gather,
         )
         hidden = self.stage.run_layers(_padded(rows), part, plan)
@@ -125,7 +124,8 @@ class Runner:
         for item in items:
             slot = self.pool.start_of(item.sequence.key)
             assert slot is not None
-            chunks.append(Chunk(row, item.work.num_tokens, item.work.position, slot))
+            rotation_row = self.stage.rotations.first_row(item.sequence.opened.kv_tokens)
+            chunks.append(Chunk(row, item.work.num_tokens, item.work.position, slot, rotation_row))
             row += item.work.num_tokens
         return chunks
 

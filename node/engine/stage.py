@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from node.engine.embedding import Embedding, RowEmbedding
-from node.engine.layers.block import DecoderBlock
+from node.engine.layers.block import Block
 from node.engine.layers.norm import RmsNorm
 from node.engine.linear import Linear
+from node.engine.rope import Rotations
 from node.engine.step_plan import StepPlan
 from plait.types import LayerSpan, ModelSpec
 
@@ -17,20 +18,19 @@ from plait.types import LayerSpan, ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStage:
     """Modules of the layers in `span`. `embedding` where layer 0 is held; `final_norm` and
-    `head` where the last one is. `rotations` (positions, head_dim / 2).
+    `head` where the last one is.
 
-    Llama, Qwen2, Qwen3 and Mistral differ by what the spec says (biases, q/k norms, a sliding
-    window), not by code.
+    How families differ is said by the spec and, for what a layer is made of, `node.engine.models`.
     """
 
     spec: ModelSpec
     span: LayerSpan
     embedding: Embedding | None
-    blocks: tuple[DecoderBlock, ...]
+    blocks: tuple[Block, ...]
     final_norm: RmsNorm | None
     head: Linear | None
     head_shares_embedding: bool
-    rotations: Tensor
+    rotations: Rotations
 
     @property
     def weight_bytes(self) -> int:
@@ -52,7 +52,9 @@ class HeldStage:
     def embed(self, token_ids: Sequence[int]) -> Tensor:
         """T ids below vocab_size to (T, hidden) on the device. Raises WeightsError."""
         assert self.embedding is not None, f"layers {self.span} hold no embedding"
-        return self.embedding(token_ids)
+        rows = self.embedding(token_ids)
+        scale = self.spec.embedding_scale
+        return rows if scale is None else rows.mul_(scale)
 
     def run_layers(self, rows: Tensor, span: LayerSpan, plan: StepPlan) -> Tensor:
         """Run the layers of `span`, a part of what is held, over rows (R, hidden)."""
@@ -64,7 +66,9 @@ class HeldStage:
     def logits(self, rows: Tensor) -> Tensor:
         """(R, hidden) after the last layer to float32 (R, vocab)."""
         assert self.final_norm is not None and self.head is not None, f"{self.span} has no head"
-        return self.head(self.final_norm(rows)).to(torch.float32)
+        logits = self.head(self.final_norm(rows)).to(torch.float32)
+        cap = self.spec.logit_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def close(self) -> None:
         """Let go of the weights' file. Idempotent."""

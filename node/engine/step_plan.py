@@ -10,12 +10,14 @@ from node.engine.kv_cache import KvPool
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one sequence in a step: first row, its position, and the sequence's first slot."""
+    """Rows of one sequence in a step: first row, its position, and the sequence's first slot.
+    `rotation_row` is where the rotations of its position 0 are."""
 
     row: int
     num_tokens: int
     position: int
     slot: int
+    rotation_row: int = 0
 
 
 class AttendedChunk:
@@ -46,6 +48,12 @@ class AttendedChunk:
         else:
             self.mask = _mask(chunk.position, begin, end, window_tokens, pool.cells.device)
 
+    def full_mask(self) -> Tensor:
+        """The mask of several rows, said in full where it is causal."""
+        if self.mask is not None:
+            return self.mask
+        return _mask(0, 0, self.num_tokens, None, self.values[0].device)
+
 
 class GatheredDecodes:
     """Single rows of several sequences, attended to in one call over copies padded to one length.
@@ -69,19 +77,40 @@ class GatheredDecodes:
         self.mask = seen[:, None, None, :].to(device)
 
 
+class Sight:
+    """What the rows of a step may look at in layers of one window (None: everything): decodes that
+    are gathered, and all other chunks."""
+
+    __slots__ = ("attended", "gathered")
+
+    def __init__(
+        self, chunks: list[Chunk], pool: KvPool, window_tokens: int | None, *, gather_decodes: bool
+    ) -> None:
+        singles = 0
+        while singles < len(chunks) and chunks[singles].num_tokens == 1:
+            singles += 1
+        self.gathered: GatheredDecodes | None = None
+        if gather_decodes and singles > 1:
+            self.gathered = GatheredDecodes(chunks[:singles], pool.cells.device, window_tokens)
+            chunks = chunks[singles:]
+        self.attended = [AttendedChunk(chunk, pool, window_tokens) for chunk in chunks]
+
+
 class StepPlan:
     """All that the layers of one step need to know about its rows.
 
-    rotations: (rows, 1, head_dim / 2) complex64, slots: (num_rows,) int64, cells: the cache, one
-    (2 * kv heads, slots, head_dim) a layer, attended_rows: a buffer (rows, heads, head_dim). Rows
-    past `num_rows` are padding: computed, never stored or read.
+    rotations: (rows, 1, head_dim / 2) complex64 a table, slots: (num_rows,) int64, cells: the
+    cache, one (2 * kv heads, slots, head_dim) a layer, attended_rows: a buffer (rows, heads,
+    head_dim). Rows past `num_rows` are padding: computed, never stored or read.
     """
 
     __slots__ = (
-        "attended",
+        "_chunks",
+        "_gather_decodes",
+        "_pool",
+        "_sights",
         "attended_rows",
         "cells",
-        "gathered",
         "num_rows",
         "rotations",
         "slots",
@@ -91,35 +120,42 @@ class StepPlan:
         self,
         chunks: list[Chunk],
         pool: KvPool,
-        rotations: Tensor,
+        rotations: tuple[Tensor, ...],
         *,
         num_heads: int,
         rows_min: int,
-        window_tokens: int | None,
         gather_decodes: bool,
     ) -> None:
-        positions: list[int] = []
+        rotation_rows: list[int] = []
         slots: list[int] = []
         for chunk in chunks:
-            positions.extend(range(chunk.position, chunk.position + chunk.num_tokens))
+            row = chunk.rotation_row + chunk.position
+            rotation_rows.extend(range(row, row + chunk.num_tokens))
             slot = chunk.slot + chunk.position
             slots.extend(range(slot, slot + chunk.num_tokens))
         self.num_rows = len(slots)
-        positions.extend([0] * (rows_min - len(positions)))
+        rotation_rows.extend([0] * (rows_min - len(rotation_rows)))
         device = pool.cells.device
-        self.rotations = rotations[torch.tensor(positions, device=device)].unsqueeze(1)
+        at = torch.tensor(rotation_rows, device=device)
+        self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
         self.slots = torch.tensor(slots, device=device)
         self.cells = pool.layers
         head_dim = pool.cells.shape[-1]
-        self.attended_rows = pool.cells.new_zeros((len(positions), num_heads, head_dim))
-        singles = 0
-        while singles < len(chunks) and chunks[singles].num_tokens == 1:
-            singles += 1
-        self.gathered: GatheredDecodes | None = None
-        if gather_decodes and singles > 1:
-            self.gathered = GatheredDecodes(chunks[:singles], device, window_tokens)
-            chunks = chunks[singles:]
-        self.attended = [AttendedChunk(chunk, pool, window_tokens) for chunk in chunks]
+        self.attended_rows = pool.cells.new_zeros((len(rotation_rows), num_heads, head_dim))
+        self._chunks = chunks
+        self._pool = pool
+        self._gather_decodes = gather_decodes
+        self._sights: dict[int | None, Sight] = {}
+
+    def sight(self, window_tokens: int | None) -> Sight:
+        """What layers with this window look at; made for the first of them."""
+        sight = self._sights.get(window_tokens)
+        if sight is None:
+            sight = Sight(
+                self._chunks, self._pool, window_tokens, gather_decodes=self._gather_decodes
+            )
+            self._sights[window_tokens] = sight
+        return sight
 
 
 def _mask(

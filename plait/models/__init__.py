@@ -5,6 +5,7 @@ import a role or torch. Needs the extra `models`.
 """
 
 from plait.models.catalogue import CATALOGUE
+from plait.models.formats import WEIGHT_CHOICES, choose_format, suits
 from plait.models.naming import default_id, resolve
 from plait.models.opening import load_spec, open_source, pin, prefetch, tokenizer_source
 from plait.models.progress import PullProgress, ignore_progress
@@ -13,13 +14,13 @@ from plait.models.source import (
     ReadProgress,
     TensorData,
     TensorSource,
-    span_tensor_names,
-    whole_tensor_names,
 )
+from plait.models.tensors import span_tensor_names, whole_tensor_names
 from plait.models.tokenizer import TokenizerFiles
 
 __all__ = [
     "CATALOGUE",
+    "WEIGHT_CHOICES",
     "PullProgress",
     "PulledModel",
     "ReadProgress",
@@ -27,6 +28,7 @@ __all__ = [
     "TensorSource",
     "TokenizerFiles",
     "VerifyReport",
+    "choose_format",
     "default_id",
     "ignore_progress",
     "list_pulled",
@@ -38,6 +40,7 @@ __all__ = [
     "remove",
     "resolve",
     "span_tensor_names",
+    "suits",
     "tokenizer_source",
     "verify",
     "whole_tensor_names",

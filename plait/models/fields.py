@@ -39,6 +39,16 @@ class Fields:
             raise self._wrong(key, "a finite number above zero")
         return float(value)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers above zero."""
+        values = self._value(key, None)
+        if not isinstance(values, list) or not all(
+            isinstance(v, int | float) and not isinstance(v, bool) and 0.0 < float(v) < float("inf")
+            for v in values
+        ):
+            raise self._wrong(key, "a list of numbers above zero")
+        return tuple(float(value) for value in values)
+
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._value(key, default)
         if not isinstance(value, bool):

@@ -3,44 +3,13 @@
 from collections.abc import Mapping
 
 from plait.errors import WeightsError
-from plait.models.source import span_tensor_names
+from plait.models.tensors import span_tensor_names, tensor_shape
 from plait.types import ModelSpec
 
 
 def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor of the model, by Hugging Face's name."""
-    q_width = spec.num_heads * spec.head_dim
-    kv_width = spec.num_kv_heads * spec.head_dim
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    leaves: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (q_width, hidden),
-        "self_attn.q_proj.bias": (q_width,),
-        "self_attn.k_proj.weight": (kv_width, hidden),
-        "self_attn.k_proj.bias": (kv_width,),
-        "self_attn.v_proj.weight": (kv_width, hidden),
-        "self_attn.v_proj.bias": (kv_width,),
-        "self_attn.o_proj.weight": (hidden, q_width),
-        "self_attn.o_proj.bias": (hidden,),
-        "self_attn.q_norm.weight": (spec.head_dim,),
-        "self_attn.k_norm.weight": (spec.head_dim,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.gate_proj.bias": (inner,),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.up_proj.bias": (inner,),
-        "mlp.down_proj.weight": (hidden, inner),
-        "mlp.down_proj.bias": (hidden,),
-    }
-    top: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (spec.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (spec.vocab_size, hidden),
-    }
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in span_tensor_names(spec, spec.whole):
-        shapes[name] = top[name] if name in top else leaves[name.split(".", 3)[3]]
-    return shapes
+    """Shape of every tensor of the model, by name."""
+    return {name: tensor_shape(spec, name) for name in span_tensor_names(spec, spec.whole)}
 
 
 def check_layout(

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from plait.errors import WeightsError
 from plait.models.bytestore import ByteStore
 from plait.models.finite import require_finite
+from plait.models.hf_names import view_of
 from plait.models.layout import check_layout
 from plait.models.manifest import content_mark, manifest_digest
 from plait.models.rows import RowTable
 from plait.models.safetensors_header import StoredTensor, float_type, read_header
+from plait.models.safetensors_part import Part, StoredIn
 from plait.models.source import ReadProgress, TensorData
+from plait.models.tensors import span_tensor_names
 from plait.types import ModelSpec
 
 
@@ -32,7 +35,7 @@ class SafetensorsSource:
     ) -> None:
         self.spec = spec
         self._stores = stores
-        self._places: dict[str, tuple[StoredTensor, ByteStore]] = {}
+        stored: dict[str, StoredIn] = {}
         files = [("config.json", 0, config_sha256, "")]
         for file_name, store in stores.items():
             header = read_header(store)
@@ -40,42 +43,44 @@ class SafetensorsSource:
             files.append((file_name, store.size_bytes, header.sha256, mark))
             for tensor in header.tensors.values():
                 if weight_map is None or weight_map.get(tensor.name) == file_name:
-                    self._places[_full_name(tensor.name)] = (tensor, store)
+                    stored[_full_name(tensor.name)] = StoredIn(tensor, store)
         self.digest: str = manifest_digest(files)
-        self._check(weight_map)
+        self._stored_bytes = sum(place.tensor.num_bytes for place in stored.values())
+        self._parts = _parts(spec, stored)
+        self._check(weight_map, stored)
 
-    def _check(self, weight_map: Mapping[str, str] | None) -> None:
+    def _check(self, weight_map: Mapping[str, str] | None, stored: Mapping[str, StoredIn]) -> None:
         for name, file_name in (weight_map or {}).items():
-            if _full_name(name) not in self._places:
+            if _full_name(name) not in stored:
                 raise WeightsError(
                     f"the index puts tensor {name} into {file_name}, which does not have it",
                     reason="weights_disagree",
                 )
-        where = {name: store.label for name, (_, store) in self._places.items()}
+        where = {name: part.label for name, part in self._parts.items()}
         where[""] = " and ".join(store.label for store in list(self._stores.values())[:2])
-        check_layout(self.spec, {n: t.shape for n, (t, _) in self._places.items()}, where=where)
+        found = {name: part.shape() for name, part in self._parts.items()}
+        check_layout(self.spec, found, where=where)
 
     @property
     def total_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor, _ in self._places.values())
+        return self._stored_bytes
 
     @property
     def read_bytes(self) -> int:
         return sum(store.read_bytes for store in self._stores.values())
 
     def tensor_names(self) -> frozenset[str]:
-        return frozenset(self._places)
+        return frozenset(self._parts)
 
     def stored_bytes(self, name: str) -> int:
-        return self._place(name)[0].num_bytes
+        return self._part(name).stored_bytes()
 
     def read(self, name: str) -> TensorData:
         """One tensor, and only its bytes. Raises WeightsError."""
-        tensor, store = self._place(name)
-        dtype = float_type(tensor, store.label)
-        buffer = store.read_at(tensor.offset, tensor.num_bytes)
-        require_finite(buffer, dtype, name=name, where=store.label)
-        return TensorData(name=name, dtype=dtype, shape=tensor.shape, buffer=buffer)
+        part = self._part(name)
+        buffer, dtype = part.read()
+        require_finite(buffer, dtype, name=name, where=part.label)
+        return TensorData(name=name, dtype=dtype, shape=part.shape(), buffer=buffer)
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         """Rows of a matrix, and only their bytes. Raises WeightsError."""
@@ -97,8 +102,9 @@ class SafetensorsSource:
     def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None:
         """Bring these tensors to this machine, where they are elsewhere."""
         by_store: dict[str, list[tuple[int, int]]] = {}
-        for tensor, store in map(self._place, names):
-            by_store.setdefault(store.label, []).append((tensor.offset, tensor.num_bytes))
+        needed = [found for name in names for found in self._part(name).ranges()]
+        for store, place in dict.fromkeys(needed):
+            by_store.setdefault(store.label, []).append(place)
         total = sum(size for ranges in by_store.values() for _, size in ranges)
         done = 0
         for store in self._stores.values():
@@ -113,11 +119,28 @@ class SafetensorsSource:
             store.close()
 
     def _place(self, name: str) -> tuple[StoredTensor, ByteStore]:
-        place = self._places.get(name)
-        if place is None:
+        part = self._part(name)
+        assert part.view.is_whole, name
+        return part.main.tensor, part.main.store
+
+    def _part(self, name: str) -> Part:
+        part = self._parts.get(name)
+        if part is None:
             files = ", ".join(store.label for store in self._stores.values())
             raise WeightsError(f"there is no tensor {name} in {files}", reason="weights_incomplete")
-        return place
+        return part
+
+
+def _parts(spec: ModelSpec, stored: Mapping[str, StoredIn]) -> dict[str, Part]:
+    """Where each tensor of the model is, as far as it is there."""
+    parts: dict[str, Part] = {}
+    for name in span_tensor_names(spec, spec.whole):
+        view = view_of(spec, name, stored)
+        main = stored.get(view.stored)
+        scales = stored.get(view.scales) if view.scales is not None else None
+        if main is not None and (view.scales is None or scales is not None):
+            parts[name] = Part(view, main, scales)
+    return parts
 
 
 def _table(tensor: StoredTensor) -> RowTable:
@@ -127,6 +150,11 @@ def _table(tensor: StoredTensor) -> RowTable:
 
 
 def _full_name(name: str) -> str:
-    """Files saved from a bare decoder leave out the "model." in front."""
+    """The decoder's name of a tensor: files saved from a bare decoder leave out the "model." in
+    front, those of models that see pictures say "language_model" there too."""
+    for prefix in ("language_model.", "model.language_model."):
+        if name.startswith(prefix):
+            name = name.removeprefix(prefix)
+            break
     is_bare = name.startswith(("layers.", "embed_tokens.")) or name == "norm.weight"
     return f"model.{name}" if is_bare else name

@@ -5,6 +5,7 @@ Owns the nouns that more than one package uses. Must never import anything of pl
 
 from plait.types.ids import ModelId, NodeId, PipelineId, RequestId
 from plait.types.model import (
+    Activation,
     Architecture,
     DType,
     ModelSource,
@@ -27,6 +28,7 @@ from plait.types.span import LayerSpan, missing_spans
 from plait.types.ticket import RouteTicket, TicketStage
 
 __all__ = [
+    "Activation",
     "Architecture",
     "DType",
     "FinishReason",

@@ -19,7 +19,7 @@ from plait.models import (
     verify,
     whole_tensor_names,
 )
-from plait.models.source import EMBEDDING
+from plait.models.tensors import EMBEDDING
 from plait.types import LayerSpan
 from tests.unit.models.hub_server import HubServer, serve
 from tests.unit.models.tiny import tiny_model, write_folder

@@ -9,7 +9,7 @@ import pytest
 from plait.errors import ModelError
 from plait.models import open_source, prefetch, resolve, whole_tensor_names
 from plait.models.rows import PAGE_BYTES
-from plait.models.source import EMBEDDING
+from plait.models.tensors import EMBEDDING
 from plait.types import LayerSpan
 from tests.unit.models.hub_server import HubServer, serve
 from tests.unit.models.tiny import TinyModel, tiny_model, values_of, write_folder, write_gguf

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.layers.scores import ScoreRule, weigh
 from node.engine.linear import Linear
 from node.engine.step_plan import AttendedChunk, GatheredDecodes, StepPlan
 from plait.types import ModelSpec
@@ -14,7 +15,9 @@ class Attention:
 
     Products run over all rows together; only the look into the cache goes sequence by sequence, so
     no sequence's result depends on its neighbours. `qk_gamma` (heads + kv heads, head_dim) is the
-    weight of the norm over each head's queries and keys, None where the model has none.
+    weight of the norm over each head's queries and keys, None where the model has none. `layer`
+    counts from the model's first; it says the window and which rotations. `rule` is None where
+    scores go straight into a softmax.
     """
 
     __slots__ = (
@@ -25,80 +28,121 @@ class Attention:
         "_out",
         "_qk_gamma",
         "_qkv",
+        "_rotation",
+        "_rule",
         "_scale",
+        "_window_tokens",
     )
 
     def __init__(
-        self, spec: ModelSpec, qkv: Linear, out: Linear, qk_gamma: Tensor | None = None
+        self,
+        spec: ModelSpec,
+        qkv: Linear,
+        out: Linear,
+        qk_gamma: Tensor | None = None,
+        *,
+        layer: int,
+        rule: ScoreRule | None = None,
     ) -> None:
         self._num_heads = spec.num_heads
         self._num_kv_heads = spec.num_kv_heads
         self._head_dim = spec.head_dim
-        self._scale = spec.head_dim**-0.5
+        self._scale = spec.attention_scale or spec.head_dim**-0.5
         self._eps = spec.norm_eps
         self._qkv = qkv
         self._out = out
         self._qk_gamma = qk_gamma
+        self._rule = rule
+        self._window_tokens = spec.window_of(layer)
+        self._rotation = _rotation_of(spec, layer)
 
     @property
     def weight_bytes(self) -> int:
         gamma = self._qk_gamma
         gamma_bytes = 0 if gamma is None else gamma.numel() * gamma.element_size()
-        return self._qkv.weight_bytes + self._out.weight_bytes + gamma_bytes
+        rule_bytes = 0 if self._rule is None else self._rule.weight_bytes
+        return self._qkv.weight_bytes + self._out.weight_bytes + gamma_bytes + rule_bytes
 
-    def __call__(self, rows: Tensor, residual: Tensor, layer: int, plan: StepPlan) -> Tensor:
-        """rows, residual: (R, hidden). Writes the rows' keys and values into the cache."""
+    def __call__(self, rows: Tensor, residual: Tensor | None, layer: int, plan: StepPlan) -> Tensor:
+        """rows, residual: (R, hidden); without a residual, what would be added to it. `layer` counts
+        from the held span's first. Writes the rows' keys and values into the cache."""
         num_queries_keys = self._num_heads + self._num_kv_heads
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
-        self._rotate(heads[:, :num_queries_keys], plan.rotations)
+        self._rotate(heads[:, :num_queries_keys], plan)
         stored = heads[: plan.num_rows, self._num_heads :].transpose(0, 1)
         plan.cells[layer].index_copy_(1, plan.slots, stored)
         attended = plan.attended_rows  # (R, H, D), the same buffer for every layer
-        if plan.gathered is not None:
-            self._attend_gathered(heads, plan.gathered, plan.cells[layer], attended)
-        for chunk in plan.attended:
+        sight = plan.sight(self._window_tokens)
+        if sight.gathered is not None:
+            self._attend_gathered(heads, sight.gathered, plan.cells[layer], attended)
+        for chunk in sight.attended:
             if chunk.num_tokens == 1:
                 self._attend_one(heads[chunk.row], chunk, layer, attended[chunk.row])
             else:
                 self._attend_many(heads, chunk, layer, attended)
-        return self._out.plus(attended.view(len(rows), -1), residual)
+        mixed = attended.view(len(rows), -1)
+        return self._out(mixed) if residual is None else self._out.plus(mixed, residual)
 
-    def _rotate(self, queries_keys: Tensor, rotations: Tensor) -> None:
+    def _rotate(self, queries_keys: Tensor, plan: StepPlan) -> None:
         """Norm (where the model has it) and rotate (R, heads, head_dim), in place."""
         turned = queries_keys
         if self._qk_gamma is not None:
             turned = F.rms_norm(turned, (self._head_dim,), None, self._eps).mul_(self._qk_gamma)
-        if turned.dtype is not torch.float32:
-            turned = turned.float()
-        pairs = torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2)).mul_(rotations)
+        if self._rotation is not None:
+            if turned.dtype is not torch.float32:
+                turned = turned.float()
+            pairs = torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2))
+            pairs.mul_(plan.rotations[self._rotation])
         if turned is not queries_keys:
-            queries_keys.copy_(torch.view_as_real(pairs).view(turned.shape))
+            queries_keys.copy_(turned)
 
     def _attend_one(self, heads: Tensor, chunk: AttendedChunk, layer: int, out: Tensor) -> None:
         """One row: the queries that share a kv head are the rows of one small product."""
         queries = heads[: self._num_heads].view(self._num_kv_heads, -1, self._head_dim)
         out = out.view(queries.shape)
-        if queries.dtype is torch.float32 and queries.device.type == "cpu":
+        is_plain_cpu = queries.dtype is torch.float32 and queries.device.type == "cpu"
+        if self._rule is not None or is_plain_cpu:
             scores = torch.bmm(queries, chunk.keys_t[layer]).mul_(self._scale)
-            torch.bmm(torch.softmax(scores, dim=-1), chunk.values[layer], out=out)
+            torch.bmm(weigh(scores, self._rule), chunk.values[layer], out=out)
             return
         keys, values = chunk.keys[layer].unsqueeze(0), chunk.values[layer].unsqueeze(0)
-        out.copy_(F.scaled_dot_product_attention(queries.unsqueeze(0), keys, values)[0])
+        attended = F.scaled_dot_product_attention(
+            queries.unsqueeze(0), keys, values, scale=self._scale
+        )
+        out.copy_(attended[0])
 
     def _attend_many(
         self, heads: Tensor, chunk: AttendedChunk, layer: int, attended: Tensor
     ) -> None:
         """A prefill chunk of T rows: (1, H, T, D) over (1, kv heads, cached tokens, D)."""
         rows = slice(chunk.row, chunk.row + chunk.num_tokens)
+        queries = heads[rows, : self._num_heads].transpose(0, 1)
+        if self._rule is not None:
+            self._attend_many_by_rule(queries, chunk, layer, attended[rows].transpose(0, 1))
+            return
         result = F.scaled_dot_product_attention(
-            heads[rows, : self._num_heads].transpose(0, 1).unsqueeze(0),
+            queries.unsqueeze(0),
             chunk.keys[layer].unsqueeze(0),
             chunk.values[layer].unsqueeze(0),
             attn_mask=chunk.mask,
             is_causal=chunk.is_causal,
+            scale=self._scale,
             enable_gqa=self._num_heads != self._num_kv_heads,
         )
         attended[rows] = result[0].transpose(0, 1)
+
+    def _attend_many_by_rule(
+        self, queries: Tensor, chunk: AttendedChunk, layer: int, out: Tensor
+    ) -> None:
+        """queries, out: (H, T, D). A kv head at a time, so that the scores stay small."""
+        assert self._rule is not None
+        group = self._num_heads // self._num_kv_heads
+        mask = chunk.full_mask()
+        for kv_head in range(self._num_kv_heads):
+            mine = slice(kv_head * group, (kv_head + 1) * group)
+            scores = torch.matmul(queries[mine], chunk.keys_t[layer][kv_head]).mul_(self._scale)
+            weights = weigh(scores, self._rule.of_heads(mine), mask)
+            out[mine] = torch.matmul(weights, chunk.values[layer][kv_head])
 
     def _attend_gathered(
         self, heads: Tensor, gathered: GatheredDecodes, cells: Tensor, attended: Tensor
@@ -107,10 +151,21 @@ class Attention:
         num_rows, num_kv_heads = gathered.num_rows, self._num_kv_heads
         seen = cells[:, gathered.slots].transpose(0, 1)  # (n, 2 * kv heads, cached tokens, D)
         queries = heads[:num_rows, : self._num_heads]
-        result = F.scaled_dot_product_attention(
-            queries.view(num_rows, num_kv_heads, -1, self._head_dim),
-            seen[:, :num_kv_heads],
-            seen[:, num_kv_heads:],
-            attn_mask=gathered.mask,
-        )
+        queries = queries.view(num_rows, num_kv_heads, -1, self._head_dim)
+        keys, values = seen[:, :num_kv_heads], seen[:, num_kv_heads:]
+        if self._rule is not None:
+            scores = torch.matmul(queries, keys.transpose(2, 3)).mul_(self._scale)
+            result = torch.matmul(weigh(scores, self._rule, gathered.mask), values)
+        else:
+            result = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=gathered.mask, scale=self._scale
+            )
         attended[:num_rows] = result.reshape(num_rows, self._num_heads, self._head_dim)
+
+
+def _rotation_of(spec: ModelSpec, layer: int) -> int | None:
+    """Which of the stage's tables of rotations a layer uses; None: none."""
+    if layer in spec.unrotated_layers:
+        return None
+    is_local = spec.local_rope_theta is not None and spec.window_of(layer) is not None
+    return 1 if is_local else 0

@@ -1,24 +1,44 @@
 """The gated feed-forward part of a layer."""
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
 from node.engine.linear import Linear
+from plait.types import Activation
+
+_CLAMP, _SLOPE = 7.0, 1.702
 
 
 class GatedMlp:
-    """residual + down(silu(gate(x)) * up(x)); gate and up are one product. Shazeer (2020)."""
+    """down(act(gate(x)) * up(x)); gate and up are one product. Shazeer, "GLU Variants" (2020)."""
 
-    __slots__ = ("_down", "_gate_up")
+    __slots__ = ("_activation", "_down", "_gate_up")
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(
+        self, gate_up: Linear, down: Linear, activation: Activation = Activation.SILU
+    ) -> None:
         self._gate_up = gate_up
         self._down = down
+        self._activation = activation
 
     @property
     def weight_bytes(self) -> int:
         return self._gate_up.weight_bytes + self._down.weight_bytes
 
-    def __call__(self, rows: Tensor, residual: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, residual: Tensor | None) -> Tensor:
+        """rows, residual: (R, hidden). Without a residual, what would be added to it."""
         gate, up = self._gate_up(rows).chunk(2, dim=-1)
-        return self._down.plus(F.silu(gate).mul_(up), residual)
+        inner = gated(gate, up, self._activation)
+        return self._down(inner) if residual is None else self._down.plus(inner, residual)
+
+
+def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """act(gate) * up, both (R, inner)."""
+    if activation is Activation.SILU:
+        return F.silu(gate).mul_(up)
+    if activation is Activation.GELU_TANH:
+        return F.gelu(gate, approximate="tanh").mul_(up)
+    # gpt-oss: clamped from above, both ways for up, a steeper sigmoid, and up counts from -1.
+    gate = gate.clamp(max=_CLAMP)
+    return torch.sigmoid(gate * _SLOPE).mul_(gate).mul_(up.clamp(-_CLAMP, _CLAMP).add_(1.0))

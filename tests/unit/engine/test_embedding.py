@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from node.engine.embedding import WARM_ROWS_MAX, RowEmbedding, TableEmbedding, warm_rows
 from node.engine.runner import Runner
 from plait.errors import PlaitError, WeightsError
-from plait.models.source import EMBEDDING, TensorData
+from plait.models.source import TensorData
+from plait.models.tensors import EMBEDDING
 from plait.types import LayerSpan
 from tests.unit.engine.kit import (
     CPU,

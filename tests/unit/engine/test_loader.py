@@ -8,7 +8,8 @@ import torch
 from node.engine.loader import load_stage
 from node.engine.stage import HeldStage
 from plait.errors import WeightsError
-from plait.models.source import TensorData, whole_tensor_names
+from plait.models.source import TensorData
+from plait.models.tensors import whole_tensor_names
 from plait.types import DType, LayerSpan
 from tests.unit.engine.kit import CPU, KINDS, NUM_LAYERS, MemorySource, TinyModel, tiny_model
 

@@ -14,8 +14,11 @@ from plait.models import load_spec, open_source, resolve, span_tensor_names, tok
 from plait.types import Architecture, DType, LayerSpan
 from tests.unit.models.tiny import TinyModel, assert_same_weights, tiny_model, write_folder
 
+PLAIN = [Architecture.LLAMA, Architecture.QWEN2, Architecture.QWEN3, Architecture.MISTRAL]
+"""Families of one plain layer; the others' files are those that transformers writes."""
 
-@pytest.mark.parametrize("architecture", list(Architecture))
+
+@pytest.mark.parametrize("architecture", PLAIN)
 @pytest.mark.parametrize("num_files", [1, 3])
 def test_every_tensor_comes_back(
     tmp_path: Path, architecture: Architecture, num_files: int

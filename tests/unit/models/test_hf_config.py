@@ -68,9 +68,13 @@ def test_default_rope_parameters_are_no_scaling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"type": "longrope", "factor": 4.0}, "longrope"),
-        ({"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}, "mscale"),
-        ({"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}, "beta_fast"),
+        ({"type": "longrope", "factor": 4.0}, "short_factor"),
+        (
+            {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
+            "1 longrope factors for 8 pairs",
+        ),
+        ({"type": "longrope", "short_factor": [0.0]}, "short_factor"),
+        ({"rope_type": "proportional", "factor": 4.0}, "proportional"),
         ({"rope_type": "linear"}, "'factor'"),
         ({"rope_type": "linear", "factor": float("nan")}, "factor"),
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial"),
@@ -79,6 +83,32 @@ def test_default_rope_parameters_are_no_scaling(tmp_path: Path) -> None:
 def test_scalings_that_are_refused(tmp_path: Path, section: dict[str, object], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         spec_of(tmp_path, {"rope_scaling": section})
+
+
+def test_yarn_in_all_its_settings(tmp_path: Path) -> None:
+    section: dict[str, object] = {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    }
+    scaling = spec_of(tmp_path, {"rope_scaling": section}).rope_scaling
+    assert scaling == RopeScaling(
+        kind="yarn",
+        factor=32.0,
+        beta_fast=16.0,
+        beta_slow=2.0,
+        truncates=False,
+        original_context_tokens=64,
+    )
+    section["mscale"], section["mscale_all_dim"] = 1.0, 0.5
+    scaling = spec_of(tmp_path, {"rope_scaling": section}).rope_scaling
+    assert scaling is not None and scaling.attention_factor == pytest.approx(1.3466 / 1.1733, 1e-3)
+    section["attention_factor"] = 1.25
+    scaling = spec_of(tmp_path, {"rope_scaling": section}).rope_scaling
+    assert scaling is not None and scaling.attention_factor == 1.25
 
 
 def test_head_width_is_derived_where_it_is_absent_or_null(tmp_path: Path) -> None:
@@ -110,20 +140,27 @@ def test_sliding_windows(tmp_path: Path) -> None:
 
 def test_qwens_window_counts_only_where_it_is_used(tmp_path: Path) -> None:
     def window(**changes: object) -> int | None:
-        spec = spec_of(tmp_path, {"sliding_window": 32, **changes}, architecture=Architecture.QWEN2)
-        return spec.sliding_window_tokens
+        return windowed(**changes).sliding_window_tokens
+
+    def windowed(**changes: object) -> ModelSpec:
+        fields = {"sliding_window": 32, **changes}
+        return spec_of(tmp_path, fields, architecture=Architecture.QWEN2)
 
     assert window() is None
     assert window(use_sliding_window=False, max_window_layers=0) is None
     assert window(use_sliding_window=True, max_window_layers=3) is None
     assert window(use_sliding_window=True, max_window_layers=0) == 32
-    with pytest.raises(ModelError, match="some layers only"):
-        window(use_sliding_window=True, max_window_layers=1)
+    some = windowed(use_sliding_window=True, max_window_layers=1)
+    assert [some.window_of(layer) for layer in range(3)] == [None, 32, 32]
     slides, full = "sliding_attention", "full_attention"
     assert window(use_sliding_window=True, layer_types=[slides] * 3) == 32
     assert window(use_sliding_window=True, layer_types=[full] * 3) is None
-    with pytest.raises(ModelError, match="some layers only"):
-        window(use_sliding_window=True, layer_types=[full, slides, slides])
+    mixed = windowed(use_sliding_window=True, layer_types=[slides, full, slides])
+    assert [mixed.window_of(layer) for layer in range(3)] == [32, None, 32]
+    with pytest.raises(ModelError, match="chunked"):
+        windowed(use_sliding_window=True, layer_types=[full, "chunked", full])
+    with pytest.raises(ModelError, match="layer_types"):
+        windowed(use_sliding_window=True, layer_types=[slides])
 
 
 def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:
@@ -136,7 +173,10 @@ def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gemma3"}, "gemma3.*llama, qwen2, qwen3, mistral"),
+        (
+            {"model_type": "mamba"},
+            "mamba.*llama, qwen2, qwen3, mistral, phi3, gemma2, gemma3, mixtral",
+        ),
         ({"model_type": ...}, "unknown"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"hidden_act": "gelu"}, "gelu"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plait.errors import WeightsError
 from plait.models import TensorSource, open_source
 from plait.models.rows import PAGE_BYTES, RowTable, row_runs
-from plait.models.source import EMBEDDING
+from plait.models.tensors import EMBEDDING
 from tests.unit.models.tiny import tiny_model, write_folder, write_gguf
 
 Q = gguf.GGMLQuantizationType

@@ -1,0 +1,110 @@
+"""Parts of decoder layers, built from a model's tensors. What families share."""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from node.engine.layers.attention import Attention
+from node.engine.layers.mlp import GatedMlp
+from node.engine.layers.moe import MixtureOfExperts
+from node.engine.layers.norm import RmsNorm
+from node.engine.layers.scores import ScoreRule
+from node.engine.linear import make_linear
+from node.engine.rope import pair_channels
+from plait.types import Architecture, ModelSpec
+
+ReadTensor = Callable[[str], Tensor]
+"""One tensor by name, on the device and in its dtype."""
+
+_NORMS_FROM_ONE: Final = frozenset((Architecture.GEMMA2, Architecture.GEMMA3))
+"""Families whose norms store how far each weight is from one."""
+
+
+def under(read: ReadTensor, prefix: str) -> ReadTensor:
+    """Reads names below `prefix`."""
+    return lambda leaf: read(f"{prefix}.{leaf}")
+
+
+def load_norm(read: ReadTensor, name: str, spec: ModelSpec) -> RmsNorm:
+    """The norm whose weight is called `name`."""
+    return RmsNorm(read_gamma(read, name, spec), spec.norm_eps)
+
+
+def read_gamma(read: ReadTensor, name: str, spec: ModelSpec) -> Tensor:
+    """A norm's weight as it is multiplied with."""
+    gamma = read(name)
+    return gamma + 1 if spec.architecture in _NORMS_FROM_ONE else gamma
+
+
+def load_attention(
+    read: ReadTensor, spec: ModelSpec, layer: int, rule: ScoreRule | None = None
+) -> Attention:
+    """Attention of separate q, k and v, fused into one product."""
+    weights = {kind: read(f"self_attn.{kind}_proj.weight") for kind in ("q", "k", "v")}
+    biases: dict[str, Tensor] = {}
+    if spec.attention_bias:
+        biases = {kind: read(f"self_attn.{kind}_proj.bias") for kind in ("q", "k", "v")}
+    weight = _paired(weights, spec)
+    bias = _paired(biases, spec) if biases else None
+    return attention_from(read, spec, layer, weight, bias, rule)
+
+
+def attention_from(
+    read: ReadTensor,
+    spec: ModelSpec,
+    layer: int,
+    qkv: Tensor,
+    qkv_bias: Tensor | None = None,
+    rule: ScoreRule | None = None,
+) -> Attention:
+    """Attention over a fused product whose q and k have their rotated channels in pairs."""
+    gamma: Tensor | None = None
+    if spec.qk_norm:
+        q_gamma = pair_channels(read_gamma(read, "self_attn.q_norm.weight", spec), spec)
+        k_gamma = pair_channels(read_gamma(read, "self_attn.k_norm.weight", spec), spec)
+        gamma = torch.cat(
+            [q_gamma.expand(spec.num_heads, -1), k_gamma.expand(spec.num_kv_heads, -1)]
+        )
+    out_weight = read("self_attn.o_proj.weight")
+    out_bias = read("self_attn.o_proj.bias") if spec.attention_output_bias else None
+    return Attention(
+        spec,
+        make_linear(qkv, qkv_bias),
+        make_linear(out_weight, out_bias),
+        gamma,
+        layer=layer,
+        rule=rule,
+    )
+
+
+def load_mlp(read: ReadTensor, spec: ModelSpec, prefix: str = "mlp") -> GatedMlp:
+    """An MLP of separate gate and up, fused into one product."""
+    weights: dict[str, Tensor] = {}
+    biases: dict[str, Tensor] = {}
+    for kind in ("gate", "up", "down"):
+        weights[kind] = read(f"{prefix}.{kind}_proj.weight")
+        if spec.mlp_bias:
+            biases[kind] = read(f"{prefix}.{kind}_proj.bias")
+    gate_up_bias = torch.cat([biases["gate"], biases["up"]]) if biases else None
+    gate_up = make_linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
+    return GatedMlp(gate_up, make_linear(weights["down"], biases.get("down")), spec.activation)
+
+
+def load_experts(read: ReadTensor, spec: ModelSpec) -> MixtureOfExperts:
+    """A router and its experts, one after the other."""
+    router_bias = read("mlp.gate.bias") if spec.mlp_bias else None
+    router = make_linear(read("mlp.gate.weight"), router_bias)
+    experts = [load_mlp(read, spec, f"mlp.experts.{i}") for i in range(spec.num_experts)]
+    return MixtureOfExperts(
+        router,
+        experts,
+        num_chosen=spec.experts_per_token,
+        renormalises=spec.renormalises_experts,
+    )
+
+
+def _paired(parts: dict[str, Tensor], spec: ModelSpec) -> Tensor:
+    """q, k and v one after the other; q and k with their rotated channels in pairs."""
+    return torch.cat([pair_channels(parts["q"], spec), pair_channels(parts["k"], spec), parts["v"]])
