@@ -13,7 +13,8 @@ Up to eight machines everything is tried. Up to sixteen the proof has three step
 Larger pools get the LP over the columns that the planner finds; that is no proof over all chains.
 Where published rates of another planner are known, the ratio that no plan exceeds is printed.
 
-`python benchmarks/ceiling.py --yardsticks DIR [--model NAME ...] [--nodes N ...] [--json FILE]`
+`python benchmarks/ceiling.py --yardsticks DIR [--model NAME ...] [--nodes N ...] [--json FILE]
+[--strict]`
 """
 
 import argparse
@@ -22,13 +23,16 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from rich.console import Console
+
+from benchmarks._bars import Bar, add_options, judge
 from benchmarks._pools import published, read_pools
 from plait.cli.plan_nominal import read_nominal
 from scheduler.planning.exact import BestChains
@@ -42,11 +46,15 @@ from scheduler.planning.price import price
 from scheduler.planning.table import make_table
 
 ENUMERATED_MACHINES_MAX: Final = 16
-MODELS: Final = ("qwen2.5-72b-int4", "qwen3-32b-int4")
+RATIO_BARS: Final = {"qwen2.5-72b-int4": 1.9, "qwen3-32b-int4": 1.25}
+"""Of plans to the better published one, on the geometric mean."""
+NEAR_BAR: Final = 0.995
+"""Share of a proved ceiling that a plan should reach."""
 SIZES: Final = (8, 16, 32, 64, 128)
 SPARE: Final = 2
 BATCH: Final = 500
 LIMIT_S: Final = 120.0
+LP: Final = "LP over columns"
 SLACK: Final = 1e-4
 """Share of the known rate that rounding may hide."""
 
@@ -126,7 +134,7 @@ def row_of(
     plan = plan_pool(ground, Wish())
     how, most = "tried", plan.bound_per_s
     if num_nodes > ENUMERATED_MACHINES_MAX:
-        how = "LP over columns"
+        how = LP
     elif num_nodes > EXHAUSTIVE_MACHINES_MAX:
         how, most = "enumerated", ceiling(ground, plan.rate_per_s)
     return {
@@ -142,16 +150,34 @@ def row_of(
     }
 
 
+def _bars_of(model: str, rows: Sequence[Mapping[str, object]]) -> list[Bar]:
+    """Plans and ceilings against the published plans, and plans against proved ceilings."""
+    bars: list[Bar] = []
+    proved = [row for row in rows if row["how"] != LP]
+    for name, what in (("ratio", "plans"), ("ratio at most", f"ceilings, {len(proved)} proved,")):
+        ratios = [float(str(row[name])) for row in rows if row[name] is not None]
+        if ratios and model in RATIO_BARS:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            name = f"{model}: {what} / published, mean of {len(ratios)}"
+            bars.append(Bar(name=name, measured=mean, least=RATIO_BARS[model]))
+    for row in proved:
+        share = float(str(row["tokens/s"])) / float(str(row["ceiling"]))
+        name = f"{model}, {row['nodes']} nodes: plan / proved ceiling"
+        bars.append(Bar(name=name, measured=share, least=NEAR_BAR))
+    return bars
+
+
 def main() -> None:
     """Print rows as they come, and the geometric means."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--yardsticks", type=Path, required=True, help="a folder with pools/")
-    parser.add_argument("--model", nargs="+", default=list(MODELS))
+    parser.add_argument("--model", nargs="+", default=list(RATIO_BARS))
     parser.add_argument("--nodes", nargs="+", type=int, default=list(SIZES))
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    add_options(parser)
     options = parser.parse_args()
     pools = read_pools(options.yardsticks)
     rows: list[dict[str, object]] = []
+    bars: list[Bar] = []
     for model in options.model:
         theirs = published(options.yardsticks, model)
         own: list[dict[str, object]] = []
@@ -159,18 +185,12 @@ def main() -> None:
             ground = read_nominal(pools[size], str(size), model).ground
             own.append(row_of(ground, size, model, theirs.get(size, ())))
             print(own[-1], flush=True)
-        for name in ("ratio", "ratio at most"):
-            ratios = [float(str(row[name])) for row in own if row[name] is not None]
-            if ratios:
-                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-                proved = sum(row["how"] != "LP over columns" for row in own)
-                print(
-                    f"{model}: {name} {mean:.4f} (geometric mean of {len(ratios)} pools, the "
-                    f"ceilings of {proved} proved)"
-                )
+        bars += _bars_of(model, own)
         rows += own
     if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        figures = {"pools": rows, "bars": [bar.figures() for bar in bars]}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    judge(bars, Console(), is_strict=options.strict)
 
 
 if __name__ == "__main__":

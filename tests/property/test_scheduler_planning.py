@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ceiling import ceiling
 from plait.errors import UnavailableError
 from scheduler.planning.check import pool_violations
 from scheduler.planning.cluster import placement_flow
@@ -89,6 +90,16 @@ def test_pools_whose_best_order_is_unusual_are_planned_as_well_as_exhaustive_sea
 ) -> None:
     ground = draw_ground(seed, num_nodes, SHORT)
     assert plan_pool(ground, Wish()).rate_per_s >= exhaustive(ground) * 0.9999
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000))
+def test_the_proved_ceiling_is_what_exhaustive_search_reaches(seed: int) -> None:
+    ground = draw_ground(seed, 6, SHORT)
+    best = exhaustive(ground)
+    if best > 0.0:
+        known = 0.9 * best
+        assert best <= ceiling(ground, known) <= best * 1.001
 
 
 @settings(max_examples=3, deadline=None, derandomize=True)
