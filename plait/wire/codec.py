@@ -18,11 +18,11 @@ from plait.types import (
     NodeLoad,
     NodeProfile,
     Reason,
-    RopeScaling,
     SamplingParams,
     SourceKind,
     StepTotals,
 )
+from plait.wire.families import add_family, rope_from_proto, rope_to_proto, with_family
 from plait.wire.v1 import common_pb2, control_pb2
 
 _DTYPES: Final = {
@@ -141,17 +141,9 @@ def model_spec_to_proto(spec: ModelSpec) -> common_pb2.ModelSpec:
     )
     if spec.sliding_window_tokens is not None:
         message.sliding_window_tokens = spec.sliding_window_tokens
-    scaling = spec.rope_scaling
-    if scaling is not None:
-        message.rope_scaling.CopyFrom(
-            common_pb2.RopeScaling(
-                kind=scaling.kind,
-                factor=scaling.factor,
-                low_freq_factor=scaling.low_freq_factor,
-                high_freq_factor=scaling.high_freq_factor,
-                original_context_tokens=scaling.original_context_tokens,
-            )
-        )
+    if spec.rope_scaling is not None:
+        message.rope_scaling.CopyFrom(rope_to_proto(spec.rope_scaling))
+    add_family(message, spec)
     return message
 
 
@@ -175,7 +167,7 @@ def model_spec_from_proto(message: common_pb2.ModelSpec) -> ModelSpec:
     )
     if min(widths) < 1:
         raise FrameError("a width of the model is zero", reason="model_invalid")
-    return ModelSpec(
+    spec = ModelSpec(
         model_id=ModelId(message.model_id),
         architecture=architecture,
         num_layers=message.num_layers,
@@ -188,7 +180,9 @@ def model_spec_from_proto(message: common_pb2.ModelSpec) -> ModelSpec:
         context_tokens_max=message.context_tokens_max,
         norm_eps=message.norm_eps,
         rope_theta=message.rope_theta,
-        rope_scaling=_rope_scaling_from_proto(message),
+        rope_scaling=(
+            rope_from_proto(message.rope_scaling) if message.HasField("rope_scaling") else None
+        ),
         tie_embeddings=message.tie_embeddings,
         attention_bias=message.attention_bias,
         attention_output_bias=message.attention_output_bias,
@@ -199,19 +193,7 @@ def model_spec_from_proto(message: common_pb2.ModelSpec) -> ModelSpec:
         ),
         eos_token_ids=tuple(message.eos_token_ids),
     )
-
-
-def _rope_scaling_from_proto(message: common_pb2.ModelSpec) -> RopeScaling | None:
-    if not message.HasField("rope_scaling"):
-        return None
-    scaling = message.rope_scaling
-    return RopeScaling(
-        kind=scaling.kind,
-        factor=scaling.factor,
-        low_freq_factor=scaling.low_freq_factor,
-        high_freq_factor=scaling.high_freq_factor,
-        original_context_tokens=scaling.original_context_tokens,
-    )
+    return with_family(spec, message)
 
 
 def model_source_to_proto(source: ModelSource) -> common_pb2.ModelSource:

@@ -287,8 +287,14 @@ class RopeScaling(_message.Message):
     LOW_FREQ_FACTOR_FIELD_NUMBER: _builtins.int
     HIGH_FREQ_FACTOR_FIELD_NUMBER: _builtins.int
     ORIGINAL_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    ATTENTION_FACTOR_FIELD_NUMBER: _builtins.int
+    BETA_FAST_FIELD_NUMBER: _builtins.int
+    BETA_SLOW_FIELD_NUMBER: _builtins.int
+    KEEPS_FRACTIONS_FIELD_NUMBER: _builtins.int
+    SHORT_FACTORS_FIELD_NUMBER: _builtins.int
+    LONG_FACTORS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"linear", "llama3", "yarn" or "dynamic" """
+    """"linear", "llama3", "yarn", "dynamic" or "longrope" """
     factor: _builtins.float
     """context extension factor"""
     low_freq_factor: _builtins.float
@@ -297,6 +303,22 @@ class RopeScaling(_message.Message):
     """llama3"""
     original_context_tokens: _builtins.int
     """context before scaling"""
+    attention_factor: _builtins.float
+    """of what is rotated; absent: by the kind's formula"""
+    beta_fast: _builtins.float
+    """yarn; absent: 32"""
+    beta_slow: _builtins.float
+    """yarn; absent: 1"""
+    keeps_fractions: _builtins.bool
+    """yarn: its ramp need not end at whole channels"""
+    @_builtins.property
+    def short_factors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """longrope, one for each pair of channels"""
+
+    @_builtins.property
+    def long_factors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """longrope, of sequences beyond the original context"""
+
     def __init__(
         self,
         *,
@@ -305,12 +327,29 @@ class RopeScaling(_message.Message):
         low_freq_factor: _builtins.float = ...,
         high_freq_factor: _builtins.float = ...,
         original_context_tokens: _builtins.int = ...,
+        attention_factor: _builtins.float | None = ...,
+        beta_fast: _builtins.float | None = ...,
+        beta_slow: _builtins.float | None = ...,
+        keeps_fractions: _builtins.bool = ...,
+        short_factors: _abc.Iterable[_builtins.float] | None = ...,
+        long_factors: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attention_factor", b"_attention_factor", "_beta_fast", b"_beta_fast", "_beta_slow", b"_beta_slow", "attention_factor", b"attention_factor", "beta_fast", b"beta_fast", "beta_slow", b"beta_slow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["factor", b"factor", "high_freq_factor", b"high_freq_factor", "kind", b"kind", "low_freq_factor", b"low_freq_factor", "original_context_tokens", b"original_context_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_factor", b"_attention_factor", "_beta_fast", b"_beta_fast", "_beta_slow", b"_beta_slow", "attention_factor", b"attention_factor", "beta_fast", b"beta_fast", "beta_slow", b"beta_slow", "factor", b"factor", "high_freq_factor", b"high_freq_factor", "keeps_fractions", b"keeps_fractions", "kind", b"kind", "long_factors", b"long_factors", "low_freq_factor", b"low_freq_factor", "original_context_tokens", b"original_context_tokens", "short_factors", b"short_factors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__attention_factor: _TypeAlias = _typing.Literal["attention_factor"]  # noqa: Y015
+    _WhichOneofArgType__attention_factor: _TypeAlias = _typing.Literal["_attention_factor", b"_attention_factor"]  # noqa: Y015
+    _WhichOneofReturnType__beta_fast: _TypeAlias = _typing.Literal["beta_fast"]  # noqa: Y015
+    _WhichOneofArgType__beta_fast: _TypeAlias = _typing.Literal["_beta_fast", b"_beta_fast"]  # noqa: Y015
+    _WhichOneofReturnType__beta_slow: _TypeAlias = _typing.Literal["beta_slow"]  # noqa: Y015
+    _WhichOneofArgType__beta_slow: _TypeAlias = _typing.Literal["_beta_slow", b"_beta_slow"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attention_factor) -> _WhichOneofReturnType__attention_factor | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_fast) -> _WhichOneofReturnType__beta_fast | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_slow) -> _WhichOneofReturnType__beta_slow | None: ...
 
 Global___RopeScaling: _TypeAlias = RopeScaling  # noqa: Y015
 
@@ -340,10 +379,24 @@ class ModelSpec(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     ATTENTION_OUTPUT_BIAS_FIELD_NUMBER: _builtins.int
     MLP_BIAS_FIELD_NUMBER: _builtins.int
+    FULL_ATTENTION_LAYERS_FIELD_NUMBER: _builtins.int
+    ROTARY_DIM_FIELD_NUMBER: _builtins.int
+    LOCAL_ROPE_THETA_FIELD_NUMBER: _builtins.int
+    UNROTATED_LAYERS_FIELD_NUMBER: _builtins.int
+    ATTENTION_SCALE_FIELD_NUMBER: _builtins.int
+    ATTENTION_SOFTCAP_FIELD_NUMBER: _builtins.int
+    ATTENTION_SINKS_FIELD_NUMBER: _builtins.int
+    POST_NORMS_FIELD_NUMBER: _builtins.int
+    ACTIVATION_FIELD_NUMBER: _builtins.int
+    NUM_EXPERTS_FIELD_NUMBER: _builtins.int
+    EXPERTS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    KEEPS_EXPERT_SHARES_FIELD_NUMBER: _builtins.int
+    EMBEDDING_SCALE_FIELD_NUMBER: _builtins.int
+    LOGIT_SOFTCAP_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """the name clients use"""
     architecture: _builtins.str
-    """"llama", "qwen2", "qwen3" or "mistral" """
+    """family, e.g. "llama" or "gemma3" """
     num_layers: _builtins.int
     """decoder layers"""
     hidden_size: _builtins.int
@@ -375,7 +428,31 @@ class ModelSpec(_message.Message):
     attention_output_bias: _builtins.bool
     """bias on the attention's output projection"""
     mlp_bias: _builtins.bool
-    """biases in the MLP"""
+    """biases in the MLP and its router"""
+    rotary_dim: _builtins.int
+    """rotated channels of a head; absent: all"""
+    local_rope_theta: _builtins.float
+    """base of the layers with a window; absent: rope_theta"""
+    attention_scale: _builtins.float
+    """of queries times keys; absent: 1 / sqrt(head_dim)"""
+    attention_softcap: _builtins.float
+    """soft cap on scores; absent: none"""
+    attention_sinks: _builtins.bool
+    """a learned sink a head in the softmax"""
+    post_norms: _builtins.bool
+    """norms behind attention and MLP too"""
+    activation: _builtins.str
+    """of the MLP's gate; empty: "silu" """
+    num_experts: _builtins.int
+    """of every layer; 0: one dense MLP"""
+    experts_per_token: _builtins.int
+    """chosen by the router"""
+    keeps_expert_shares: _builtins.bool
+    """the chosen experts' shares need not sum to one"""
+    embedding_scale: _builtins.float
+    """of the embedding's rows; absent: 1"""
+    logit_softcap: _builtins.float
+    """soft cap on logits; absent: none"""
     @_builtins.property
     def rope_scaling(self) -> Global___RopeScaling:
         """absent: none"""
@@ -383,6 +460,14 @@ class ModelSpec(_message.Message):
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """any of these ends a generation"""
+
+    @_builtins.property
+    def full_attention_layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """layers that see everything where others have a window"""
+
+    @_builtins.property
+    def unrotated_layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """layers without rotary embedding"""
 
     def __init__(
         self,
@@ -407,17 +492,55 @@ class ModelSpec(_message.Message):
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         attention_output_bias: _builtins.bool = ...,
         mlp_bias: _builtins.bool = ...,
+        full_attention_layers: _abc.Iterable[_builtins.int] | None = ...,
+        rotary_dim: _builtins.int | None = ...,
+        local_rope_theta: _builtins.float | None = ...,
+        unrotated_layers: _abc.Iterable[_builtins.int] | None = ...,
+        attention_scale: _builtins.float | None = ...,
+        attention_softcap: _builtins.float | None = ...,
+        attention_sinks: _builtins.bool = ...,
+        post_norms: _builtins.bool = ...,
+        activation: _builtins.str = ...,
+        num_experts: _builtins.int = ...,
+        experts_per_token: _builtins.int = ...,
+        keeps_expert_shares: _builtins.bool = ...,
+        embedding_scale: _builtins.float | None = ...,
+        logit_softcap: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rope_scaling", b"_rope_scaling", "_sliding_window_tokens", b"_sliding_window_tokens", "rope_scaling", b"rope_scaling", "sliding_window_tokens", b"sliding_window_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "attention_scale", b"attention_scale", "attention_softcap", b"attention_softcap", "embedding_scale", b"embedding_scale", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "rope_scaling", b"rope_scaling", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rope_scaling", b"_rope_scaling", "_sliding_window_tokens", b"_sliding_window_tokens", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "context_tokens_max", b"context_tokens_max", "eos_token_ids", b"eos_token_ids", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "sliding_window_tokens", b"sliding_window_tokens", "tie_embeddings", b"tie_embeddings", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "activation", b"activation", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "attention_scale", b"attention_scale", "attention_sinks", b"attention_sinks", "attention_softcap", b"attention_softcap", "context_tokens_max", b"context_tokens_max", "embedding_scale", b"embedding_scale", "eos_token_ids", b"eos_token_ids", "experts_per_token", b"experts_per_token", "full_attention_layers", b"full_attention_layers", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "keeps_expert_shares", b"keeps_expert_shares", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_experts", b"num_experts", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "post_norms", b"post_norms", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "tie_embeddings", b"tie_embeddings", "unrotated_layers", b"unrotated_layers", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__attention_scale: _TypeAlias = _typing.Literal["attention_scale"]  # noqa: Y015
+    _WhichOneofArgType__attention_scale: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale"]  # noqa: Y015
+    _WhichOneofReturnType__attention_softcap: _TypeAlias = _typing.Literal["attention_softcap"]  # noqa: Y015
+    _WhichOneofArgType__attention_softcap: _TypeAlias = _typing.Literal["_attention_softcap", b"_attention_softcap"]  # noqa: Y015
+    _WhichOneofReturnType__embedding_scale: _TypeAlias = _typing.Literal["embedding_scale"]  # noqa: Y015
+    _WhichOneofArgType__embedding_scale: _TypeAlias = _typing.Literal["_embedding_scale", b"_embedding_scale"]  # noqa: Y015
+    _WhichOneofReturnType__local_rope_theta: _TypeAlias = _typing.Literal["local_rope_theta"]  # noqa: Y015
+    _WhichOneofArgType__local_rope_theta: _TypeAlias = _typing.Literal["_local_rope_theta", b"_local_rope_theta"]  # noqa: Y015
+    _WhichOneofReturnType__logit_softcap: _TypeAlias = _typing.Literal["logit_softcap"]  # noqa: Y015
+    _WhichOneofArgType__logit_softcap: _TypeAlias = _typing.Literal["_logit_softcap", b"_logit_softcap"]  # noqa: Y015
     _WhichOneofReturnType__rope_scaling: _TypeAlias = _typing.Literal["rope_scaling"]  # noqa: Y015
     _WhichOneofArgType__rope_scaling: _TypeAlias = _typing.Literal["_rope_scaling", b"_rope_scaling"]  # noqa: Y015
+    _WhichOneofReturnType__rotary_dim: _TypeAlias = _typing.Literal["rotary_dim"]  # noqa: Y015
+    _WhichOneofArgType__rotary_dim: _TypeAlias = _typing.Literal["_rotary_dim", b"_rotary_dim"]  # noqa: Y015
     _WhichOneofReturnType__sliding_window_tokens: _TypeAlias = _typing.Literal["sliding_window_tokens"]  # noqa: Y015
     _WhichOneofArgType__sliding_window_tokens: _TypeAlias = _typing.Literal["_sliding_window_tokens", b"_sliding_window_tokens"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attention_scale) -> _WhichOneofReturnType__attention_scale | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attention_softcap) -> _WhichOneofReturnType__attention_softcap | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__embedding_scale) -> _WhichOneofReturnType__embedding_scale | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__local_rope_theta) -> _WhichOneofReturnType__local_rope_theta | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logit_softcap) -> _WhichOneofReturnType__logit_softcap | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rope_scaling) -> _WhichOneofReturnType__rope_scaling | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rotary_dim) -> _WhichOneofReturnType__rotary_dim | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sliding_window_tokens) -> _WhichOneofReturnType__sliding_window_tokens | None: ...
 

@@ -1,6 +1,7 @@
 """What goes over the wire comes back equal; nonsense is refused with its name."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from plait.errors import FrameError
 from plait.types import (
+    Activation,
     Architecture,
     DType,
     FinishReason,
@@ -30,15 +32,22 @@ from plait.wire import codec
 from plait.wire.v1 import common_pb2, control_pb2
 
 width = st.integers(1, 1 << 20)
-positive = st.floats(0, 1e12, allow_nan=False)
+positive = st.floats(1e-9, 1e12, allow_nan=False)
 scalings = st.builds(
     RopeScaling,
-    kind=st.sampled_from(["linear", "llama3", "yarn", "dynamic"]),
+    kind=st.sampled_from(["linear", "llama3", "yarn", "dynamic", "longrope"]),
     factor=positive,
     low_freq_factor=positive,
     high_freq_factor=positive,
     original_context_tokens=width,
+    attention_factor=st.none() | positive,
+    beta_fast=positive,
+    beta_slow=positive,
+    truncates=st.booleans(),
+    short_factors=st.lists(positive, max_size=3).map(tuple),
+    long_factors=st.lists(positive, max_size=3).map(tuple),
 )
+some_layers = st.lists(st.just(0), max_size=1).map(tuple)
 specs = st.builds(
     ModelSpec,
     model_id=st.text(max_size=20).map(ModelId),
@@ -61,10 +70,60 @@ specs = st.builds(
     qk_norm=st.booleans(),
     sliding_window_tokens=st.none() | width,
     eos_token_ids=st.lists(width, max_size=4).map(tuple),
+    full_attention_layers=some_layers,
+    rotary_dim=st.none(),
+    local_rope_theta=st.none() | positive,
+    unrotated_layers=some_layers,
+    attention_scale=st.none() | positive,
+    attention_softcap=st.none() | positive,
+    attention_sinks=st.booleans(),
+    post_norms=st.booleans(),
+    activation=st.sampled_from(Activation),
+    num_experts=st.just(8),
+    experts_per_token=st.integers(1, 8),
+    renormalises_experts=st.booleans(),
+    embedding_scale=st.none() | positive,
+    logit_softcap=st.none() | positive,
+)
+A_SPEC = ModelSpec(
+    model_id=ModelId("a"),
+    architecture=Architecture.LLAMA,
+    num_layers=32,
+    hidden_size=64,
+    intermediate_size=64,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=64,
+    vocab_size=64,
+    context_tokens_max=64,
+    norm_eps=1e-5,
+    rope_theta=1e4,
 )
 spans = st.tuples(st.integers(0, 500), st.integers(1, 500)).map(
     lambda pair: LayerSpan(pair[0], pair[0] + pair[1])
 )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"full_attention_layers": [32]},
+        {"unrotated_layers": [0] * 33},
+        {"rotary_dim": 66},
+        {"rotary_dim": 3},
+        {"activation": "relu"},
+        {"num_experts": 8, "experts_per_token": 9},
+        {"num_experts": 8},
+        {"num_experts": 1 << 30, "experts_per_token": 1},
+        {"attention_softcap": float("nan")},
+        {"embedding_scale": 0.0},
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    message = codec.model_spec_to_proto(A_SPEC)
+    message.MergeFrom(common_pb2.ModelSpec(**change))
+    with pytest.raises(FrameError):
+        codec.model_spec_from_proto(message)
 
 
 @given(specs)
