@@ -22,8 +22,9 @@ EPSILON: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Chains of the same machines: `order` (rows, stages), round trips halved and summed up, and
-    seconds that a token's activation takes on the link behind each stage, 0 behind the last."""
+    """Chains of the same machines, at least one: `order` (rows, stages), round trips halved and
+    summed up, and seconds that a token's activation takes on the link behind each stage, 0 behind
+    the last."""
 
     order: Ints
     hops_s: Floats  # (rows,)
@@ -51,10 +52,11 @@ def step_table(table: Table, rate: float, *, is_last: bool) -> Floats:
     head_r = table.head_read if is_last else np.zeros_like(table.overhead)
     flat = table.overhead[:, None]
     lines = [
-        (flat + 0.0 * layers, layers * table.compute[:, None]),
+        (flat + layers * table.sync[:, None], layers * table.compute[:, None]),
         (flat + layers * table.read[:, None], layers * table.per_sequence[:, None]),
     ]
-    heads = [(0.0, head_c[:, None]), (head_r[:, None], 0.0)]
+    zero = np.zeros_like(flat)
+    heads = [(zero, head_c[:, None]), (head_r[:, None], zero)]
     step = np.zeros((len(table.overhead), table.num_layers + 1))
     for start, slope in lines:
         for head_start, head_slope in heads:
@@ -108,6 +110,8 @@ class Splitter:
 
     def _shortest(self, rows: Rows, rate: float) -> tuple[Ints, int | None, Ints]:
         """Rows that carry `rate`; the one with most to spare, and its layers."""
+        # While a chain waits for a lost member it carries nothing: more is needed while it runs.
+        rate *= 1.0 + float(self._table.loss[rows.order[0]].sum())
         best, pick, layers = 1.0, None, np.zeros(rows.order.shape[1], dtype=np.int64)
         is_able = np.zeros(len(rows.order), dtype=bool)
         filler = _Filler(self._table.num_layers, rows, self._costs(rows, rate))

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -82,6 +83,28 @@ def test_small_pools_are_planned_as_well_as_exhaustive_search(seed: int, num_nod
     assert pool_violations(ground, plan) == []
     assert plan.rate_per_s >= best * 0.9999
     assert plan.bound_per_s >= plan.rate_per_s
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), num_nodes=st.integers(2, 5))
+def test_groups_and_unsteady_nodes_are_planned_as_well_as_exhaustive_search(
+    seed: int, num_nodes: int
+) -> None:
+    ground = draw_ground(seed, num_nodes, SHORT)
+    machines = tuple(
+        replace(
+            machine,
+            loss=0.05 * (i % 3),
+            curve=replace(machine.curve, sync_s=1e-3 * (i % 2), sync_row_s=2e-5 * (i % 2)),
+        )
+        for i, machine in enumerate(ground.machines)
+    )
+    uneven = replace(ground, machines=machines)
+    best = exhaustive(uneven)
+    if best > 0.0:
+        plan = plan_pool(uneven, Wish())
+        assert pool_violations(uneven, plan) == []
+        assert plan.rate_per_s >= best * 0.9999
 
 
 @pytest.mark.parametrize(("seed", "num_nodes"), [(706, 5), (17, 4), (26, 5)])
