@@ -35,11 +35,13 @@ from plait.types import (
     RopeScaling,
     SamplingParams,
 )
+from tests.unit.engine import families
+from tests.unit.engine.families import FAMILIES, read_back, scatter
 
 torch.set_num_threads(1)
 
 CPU = pick_device("cpu", DType.FLOAT32)
-VOCAB = 97
+VOCAB = families.VOCAB
 NUM_LAYERS = 3
 
 _SIZES: dict[str, Any] = {
@@ -125,8 +127,12 @@ class TinyModel:
 
     reference: PreTrainedModel
     spec: ModelSpec
+    tensors: dict[str, torch.Tensor] | None = None
+    """As plait names them, where that is not what the reference calls them."""
 
     def source(self) -> MemorySource:
+        if self.tensors is not None:
+            return MemorySource(self.spec, dict(self.tensors))
         state = self.reference.state_dict()
         if self.spec.tie_embeddings:
             state = {name: t for name, t in state.items() if name != "lm_head.weight"}
@@ -184,15 +190,11 @@ def _spec(architecture: Architecture, num_layers: int, **changes: Any) -> ModelS
 
 def tiny_model(kind: str, num_layers: int = NUM_LAYERS) -> TinyModel:
     """One of `KINDS`, with weights large enough to make differences visible."""
+    if kind in FAMILIES:
+        return TinyModel(*read_back(kind, num_layers))
     torch.manual_seed(7)
     reference, spec = _BUILDERS[kind](num_layers)
-    with torch.no_grad():
-        for name, parameter in reference.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            else:
-                parameter.normal_(0.0, 0.15)
-    reference.train(mode=False)
+    scatter(reference)
     return TinyModel(reference, spec)
 
 
@@ -279,7 +281,7 @@ _BUILDERS = {
     "qwen3": _qwen3,
     "mistral": _mistral,
 }
-KINDS = tuple(_BUILDERS)
+KINDS = (*_BUILDERS, *FAMILIES)
 
 
 def make_runner(

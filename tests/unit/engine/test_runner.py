@@ -65,7 +65,7 @@ def test_hidden_rows_are_equal_bit_for_bit_in_any_batch() -> None:
     torch.testing.assert_close(rows, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen3", "gemma2", "gpt_oss"])
 def test_gathered_decodes_equal_single_ones(kind: str) -> None:
     model = tiny_model(kind)
     single = generate(make_runner(model, model.spec.whole, gather_decodes=False), PROMPTS, 12)
