@@ -64,8 +64,8 @@ class Attention:
         return self._qkv.weight_bytes + self._out.weight_bytes + gamma_bytes + rule_bytes
 
     def __call__(self, rows: Tensor, residual: Tensor | None, layer: int, plan: StepPlan) -> Tensor:
-        """rows, residual: (R, hidden); without a residual, what would be added to it. `layer` counts
-        from the held span's first. Writes the rows' keys and values into the cache."""
+        """rows, residual: (R, hidden); without a residual, what would be added to it. `layer`
+        counts from the held span's first. Writes the rows' keys and values into the cache."""
         num_queries_keys = self._num_heads + self._num_kv_heads
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
         self._rotate(heads[:, :num_queries_keys], plan)

@@ -10,8 +10,8 @@ from node.engine.linear import ROWS_MIN, Linear
 
 
 class MixtureOfExperts:
-    """residual + the sum of share * expert(x) over the chosen experts. Fedus et al. (2021), Jiang et
-    al., "Mixtral of Experts" (2024).
+    """residual + the sum of share * expert(x) over the chosen experts. Fedus et al. (2021),
+    Jiang et al., "Mixtral of Experts" (2024).
 
     Each expert runs once a step over all rows that chose it, padded to `ROWS_MIN`, and a row's
     experts are added in their order: its result does not depend on the rows beside it.
