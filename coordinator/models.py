@@ -1,15 +1,24 @@
 """The models an operator named: source, shape and tokenizer, known before any port opens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.gateway.gguf_tokenizer import tokenizer_from_gguf
 from coordinator.gateway.tokens import Tokenizer, tokenizer_from_folder
-from coordinator.gguf_arrays import read_metadata
 from plait.errors import ModelError
 from plait.log import get
-from plait.models import TokenizerFiles, load_spec, pin, pull, resolve, tokenizer_source
-from plait.types import ModelSource, ModelSpec, SourceKind
+from plait.models import (
+    TokenizerFiles,
+    choose_format,
+    load_spec,
+    open_source,
+    pin,
+    pull,
+    resolve,
+    tokenizer_source,
+)
+from plait.models.gguf_arrays import read_metadata
+from plait.types import ModelSource, ModelSpec, SourceKind, WeightFormat
 
 log = get("models")
 
@@ -23,13 +32,14 @@ class ServedModel:
     tokenizer: Tokenizer
 
 
-def served_models(names: Sequence[str]) -> list[ServedModel]:
+def served_models(names: Sequence[str], *, weights: str = "fp32") -> list[ServedModel]:
     """What stands behind the names, in order. Fetches what the coordinator itself needs: a hub
     model's configuration and tokenizer, a catalogue model's file; never a hub model's weights.
+    `weights` is one of `plait.models.WEIGHT_CHOICES`.
 
     Blocks on disk and network. Raises ModelError (unknown, unsupported), WeightsError.
     """
-    models = [_served_model(name) for name in names]
+    models = [_served_model(name, weights) for name in names]
     ids = [model.spec.model_id for model in models]
     for model_id in ids:
         if ids.count(model_id) > 1:
@@ -37,15 +47,29 @@ def served_models(names: Sequence[str]) -> list[ServedModel]:
     return models
 
 
-def _served_model(name: str) -> ServedModel:
+def _served_model(name: str, weights: str) -> ServedModel:
     source = resolve(name)
     if source.kind is SourceKind.CATALOGUE:
         pull(source)
     source = pin(source)
-    spec = load_spec(source)
+    spec = replace(load_spec(source), weight_format=_format(source, weights))
     tokenizer = _tokenizer(tokenizer_source(source))
-    log.info("model_opened", model_id=spec.model_id, layers=spec.num_layers, digest=source.digest)
+    log.info(
+        "model_opened",
+        model_id=spec.model_id,
+        layers=spec.num_layers,
+        digest=source.digest,
+        weights=spec.weight_format,
+    )
     return ServedModel(spec=spec, source=source, tokenizer=tokenizer)
+
+
+def _format(source: ModelSource, weights: str) -> WeightFormat:
+    opened = open_source(source)
+    try:
+        return choose_format(weights, opened)
+    finally:
+        opened.close()
 
 
 def _tokenizer(files: TokenizerFiles) -> Tokenizer:

@@ -46,7 +46,7 @@ class SequenceOpen:
 
     `kv_tokens` slots are reserved for its whole life. `sampling` is set on the last stage only.
     `penalty_prompt_ids` are the prompt's distinct ids, `penalty_generated_ids` what was generated
-    before this epoch; both empty unless a penalty is on.
+    before this epoch, in order; both empty unless a penalty, or for the latter a constraint, is on.
     """
 
     request_id: RequestId

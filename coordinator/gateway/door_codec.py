@@ -17,6 +17,7 @@ from coordinator.gateway.tokens import Tokenizer
 from plait.errors import FrameError, InvalidRequestError, PlaitError
 from plait.types import Reason
 from plait.wire import codec
+from plait.wire.sampling import sampling_from_proto
 from plait.wire.status import code_of, number_of
 from plait.wire.v1 import common_pb2, gateway_pb2
 from scheduler.selection.fairness import SloClass
@@ -30,7 +31,7 @@ _TIERS_OUT: Final = {
 def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
     """Raises InvalidRequestError naming the parameter; ranges are checked later."""
     try:
-        sampling = codec.sampling_from_proto(request.sampling)
+        sampling = sampling_from_proto(request.sampling)
     except FrameError as error:
         param = error.message.split(" ", 1)[0]
         raise InvalidRequestError(error.message, param=param) from error

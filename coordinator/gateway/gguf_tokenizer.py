@@ -14,8 +14,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from coordinator.gateway.chat_template import ChatTemplate
 from coordinator.gateway.plain_text import PlainText
 from coordinator.gateway.tokens import ModelTokenizer
-from coordinator.gateway.vocabulary import SPACE_MARK, token_bytes_of
+from coordinator.gateway.vocabulary import token_bytes_of
 from plait.errors import ModelError
+from plait.models.vocabulary import SPACE_MARK
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types of the format
 

@@ -7,7 +7,7 @@ from coordinator.core import effects as fx
 from coordinator.gateway.generation import Generation
 from plait.clock import Clock
 from plait.types import DType, RouteTicket, TicketStage
-from plait.wire import codec
+from plait.wire.sampling import sampling_to_proto
 from plait.wire.tickets import signed_ticket
 from plait.wire.v1 import data_pb2
 
@@ -40,12 +40,12 @@ class RouteStarter:
         opening = data_pb2.Open(
             ticket=signed_ticket(self._ticket(effect), self._sign),
             stage_index=0,
-            sampling=codec.sampling_to_proto(sampling),
+            sampling=sampling_to_proto(sampling),
             stop_token_ids=generation.stop_token_ids,
             max_new_tokens=generation.max_new_tokens - len(generated),
             prompt_tokens=len(sequence),
             penalty_prompt_ids=prompt_ids,
-            penalty_generated_ids=generated if sampling.has_penalties else (),
+            penalty_generated_ids=generated if sampling.needs_history else (),
             trace_id=zlib.crc32(effect.request_id.encode()),
         )
         return data_pb2.StartRequest(open=opening, prompt_token_ids=sequence)

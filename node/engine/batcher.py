@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Hashable
 
 from node.engine.kv_cache import KvLedger
+from node.engine.sampler import SequenceSampler
 from node.engine.sequence import Sequence, StepGroup, StepItem
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError, OverloadedError, UnavailableError
@@ -115,7 +116,7 @@ class Batcher:
                 reason="kv_tokens_invalid",
             )
         if opened.sampling is not None and not _fit(opened, spec.vocab_size):
-            raise FrameError("a penalty names a token outside the vocabulary")
+            raise FrameError("a penalty or a bias names a token outside the vocabulary")
         older = self._sequences.get(opened.request_id)
         if older is not None:
             if older.opened.epoch >= opened.epoch:
@@ -154,6 +155,11 @@ class Batcher:
         self._mark_queued(sequence)
         self.queue_tokens += work.num_tokens
         return True
+
+    def sampler_of(self, work: StageWork) -> SequenceSampler | None:
+        """Of the open sequence that a work belongs to; None but on a last stage."""
+        sequence = self._sequences.get(work.request_id)
+        return None if sequence is None else sequence.sampler
 
     def set_aside(self, work: StageWork) -> None:
         """Keep a queued work, and so its sequence's later ones, out of steps until `resume`."""
@@ -244,9 +250,11 @@ class Batcher:
 
 
 def _fit(opened: SequenceOpen, vocab_size: int) -> bool:
+    biases = () if opened.sampling is None else opened.sampling.logit_bias
+    biased = [token for token, _ in biases]
     return all(
         0 <= token < vocab_size
-        for ids in (opened.penalty_prompt_ids, opened.penalty_generated_ids)
+        for ids in (opened.penalty_prompt_ids, opened.penalty_generated_ids, biased)
         for token in ids
     )
 

@@ -196,7 +196,9 @@ class ThreadedEngineHost:
         has come. The lock is held."""
         assert self._runner is not None
         try:
-            is_prepared = self._runner.prepare(work, partial(self._fetched, work))
+            is_prepared = self._runner.prepare(
+                work, self._batcher.sampler_of(work), partial(self._fetched, work)
+            )
         except OverloadedError:
             self._batcher.abandon(work)
             raise

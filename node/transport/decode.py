@@ -15,8 +15,8 @@ from plait.wire.codec import (
     dtype_from_proto,
     finish_reason_from_proto,
     reason_from_proto,
-    sampling_from_proto,
 )
+from plait.wire.sampling import sampling_from_proto
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import data_pb2
 

@@ -16,8 +16,8 @@ from plait.wire.codec import (
     dtype_to_proto,
     finish_reason_to_proto,
     reason_to_proto,
-    sampling_to_proto,
 )
+from plait.wire.sampling import sampling_to_proto
 from plait.wire.v1 import common_pb2, data_pb2
 
 

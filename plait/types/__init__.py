@@ -23,13 +23,25 @@ from plait.types.node import (
     TensorGroup,
 )
 from plait.types.route import Reason, Route, Stage
-from plait.types.sampling import FinishReason, SamplingParams, TokenLogprob
+from plait.types.sampling import (
+    CONSTRAINT_CHARS_MAX,
+    LOGIT_BIAS_MAX,
+    Constraint,
+    ConstraintKind,
+    FinishReason,
+    SamplingParams,
+    TokenLogprob,
+)
 from plait.types.span import LayerSpan, missing_spans
 from plait.types.ticket import RouteTicket, TicketStage
 
 __all__ = [
+    "CONSTRAINT_CHARS_MAX",
+    "LOGIT_BIAS_MAX",
     "Activation",
     "Architecture",
+    "Constraint",
+    "ConstraintKind",
     "DType",
     "FinishReason",
     "HeldSpan",

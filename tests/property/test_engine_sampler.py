@@ -4,7 +4,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from node.engine.sampler import SequenceSampler, distribution
+from node.engine.distribution import distribution
+from node.engine.sampler import SequenceSampler
 from plait.types import SamplingParams
 from tests.unit.engine.test_sampler import naive_distribution
 

@@ -89,6 +89,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """the client went away or asked to stop"""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 4
     """see the status beside it"""
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 5
+    """as STOP, and the answer calls functions; to clients only"""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a request produced its last token."""
@@ -103,6 +105,8 @@ FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
 """the client went away or asked to stop"""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 4
 """see the status beside it"""
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 5
+"""as STOP, and the answer calls functions; to clients only"""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -176,6 +180,8 @@ class SamplingParams(_message.Message):
     REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """[1]; 0 is greedy"""
     top_k: _builtins.int
@@ -194,6 +200,14 @@ class SamplingParams(_message.Message):
     """[drawn by the gateway] key of the counter-based generator"""
     top_logprobs: _builtins.int
     """absent: no logprobs; 0: the chosen token's only; at most 20"""
+    @_builtins.property
+    def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
+        """[none] at most 1,024, each token once"""
+
+    @_builtins.property
+    def constraint(self) -> Global___Constraint:
+        """[none] what the text must be"""
+
     def __init__(
         self,
         *,
@@ -206,11 +220,15 @@ class SamplingParams(_message.Message):
         repetition_penalty: _builtins.float | None = ...,
         seed: _builtins.int | None = ...,
         top_logprobs: _builtins.int | None = ...,
+        logit_bias: _abc.Iterable[Global___LogitBias] | None = ...,
+        constraint: Global___Constraint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint", b"_constraint", "_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "constraint", b"constraint", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint", b"_constraint", "_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "constraint", b"constraint", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__constraint: _TypeAlias = _typing.Literal["constraint"]  # noqa: Y015
+    _WhichOneofArgType__constraint: _TypeAlias = _typing.Literal["_constraint", b"_constraint"]  # noqa: Y015
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
@@ -229,6 +247,8 @@ class SamplingParams(_message.Message):
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__constraint) -> _WhichOneofReturnType__constraint | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
     @_typing.overload
@@ -249,6 +269,64 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
+
+@_typing.final
+class LogitBias(_message.Message):
+    """A token that is to be favoured or avoided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """vocabulary index"""
+    bias: _builtins.float
+    """added to its logit after penalties; -100 to 100"""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        bias: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bias", b"bias", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogitBias: _TypeAlias = LogitBias  # noqa: Y015
+
+@_typing.final
+class Constraint(_message.Message):
+    """What the generated text must be, from its first character to its last; at most 65,536 characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """an instance of this JSON schema"""
+    regex: _builtins.str
+    """a match of this regular expression"""
+    grammar: _builtins.str
+    """a sentence of this grammar in Lark's notation"""
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        regex: _builtins.str = ...,
+        grammar: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "grammar"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
@@ -393,6 +471,7 @@ class ModelSpec(_message.Message):
     KEEPS_EXPERT_SHARES_FIELD_NUMBER: _builtins.int
     EMBEDDING_SCALE_FIELD_NUMBER: _builtins.int
     LOGIT_SOFTCAP_FIELD_NUMBER: _builtins.int
+    WEIGHT_FORMAT_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """the name clients use"""
     architecture: _builtins.str
@@ -453,6 +532,8 @@ class ModelSpec(_message.Message):
     """of the embedding's rows; absent: 1"""
     logit_softcap: _builtins.float
     """soft cap on logits; absent: none"""
+    weight_format: _builtins.str
+    """numbers of the weights on every node, e.g. "fp16"; empty: the compute dtype's"""
     @_builtins.property
     def rope_scaling(self) -> Global___RopeScaling:
         """absent: none"""
@@ -506,10 +587,11 @@ class ModelSpec(_message.Message):
         keeps_expert_shares: _builtins.bool = ...,
         embedding_scale: _builtins.float | None = ...,
         logit_softcap: _builtins.float | None = ...,
+        weight_format: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "attention_scale", b"attention_scale", "attention_softcap", b"attention_softcap", "embedding_scale", b"embedding_scale", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "rope_scaling", b"rope_scaling", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "activation", b"activation", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "attention_scale", b"attention_scale", "attention_sinks", b"attention_sinks", "attention_softcap", b"attention_softcap", "context_tokens_max", b"context_tokens_max", "embedding_scale", b"embedding_scale", "eos_token_ids", b"eos_token_ids", "experts_per_token", b"experts_per_token", "full_attention_layers", b"full_attention_layers", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "keeps_expert_shares", b"keeps_expert_shares", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_experts", b"num_experts", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "post_norms", b"post_norms", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "tie_embeddings", b"tie_embeddings", "unrotated_layers", b"unrotated_layers", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "activation", b"activation", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "attention_scale", b"attention_scale", "attention_sinks", b"attention_sinks", "attention_softcap", b"attention_softcap", "context_tokens_max", b"context_tokens_max", "embedding_scale", b"embedding_scale", "eos_token_ids", b"eos_token_ids", "experts_per_token", b"experts_per_token", "full_attention_layers", b"full_attention_layers", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "keeps_expert_shares", b"keeps_expert_shares", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_experts", b"num_experts", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "post_norms", b"post_norms", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "tie_embeddings", b"tie_embeddings", "unrotated_layers", b"unrotated_layers", "vocab_size", b"vocab_size", "weight_format", b"weight_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attention_scale: _TypeAlias = _typing.Literal["attention_scale"]  # noqa: Y015
     _WhichOneofArgType__attention_scale: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale"]  # noqa: Y015

@@ -232,7 +232,7 @@ class Open(_message.Message):
 
     @_builtins.property
     def penalty_generated_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """ids generated before this epoch, only where a penalty is on"""
+        """ids generated before this epoch, in order; only where a penalty or a constraint is on"""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class GatedRunner:
     def free(self, key: Hashable) -> None:
         self.freed.append(key)
 
-    def prepare(self, work: StageWork, done: FetchDone) -> bool:
+    def prepare(self, work: StageWork, sampler: object, done: FetchDone) -> bool:
         if self.refusal is not None:
             raise self.refusal
         if self.is_far:

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 import torch
 
+from node.engine.distribution import distribution
 from node.engine.philox import uniform
-from node.engine.sampler import SequenceSampler, distribution, draw_rows
+from node.engine.sampler import SequenceSampler, draw_rows
 from plait.types import SamplingParams
 
 LOGITS = torch.randn(50, generator=torch.Generator().manual_seed(11)) * 2
@@ -98,7 +99,6 @@ def test_a_draw_depends_on_seed_and_position_only() -> None:
 
 def test_greedy_takes_the_likeliest() -> None:
     greedy = SequenceSampler(SamplingParams(temperature=0.0))
-    assert greedy.is_plain_greedy
     rows = torch.stack([LOGITS, LOGITS.flip(0)])
     drawn = draw_rows(rows, [greedy, greedy], [0, 0])
     assert [d.token_id for d in drawn] == rows.argmax(dim=-1).tolist()

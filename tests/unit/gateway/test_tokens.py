@@ -22,9 +22,9 @@ from coordinator.gateway.tokens import (
     TokenizerRegistry,
     tokenizer_from_folder,
 )
-from coordinator.gateway.vocabulary import byte_alphabet
 from plait.clock import ManualClock
 from plait.errors import InvalidRequestError, ModelError, OverloadedError
+from plait.models.vocabulary import byte_alphabet
 from plait.types import ModelId
 from tests.kit.scripted_network import ByteTokenizer
 

@@ -43,7 +43,8 @@ from plait.types import (
     TicketStage,
 )
 from plait.wire.channel import channel_options, server_options
-from plait.wire.codec import finish_reason_from_proto, finish_reason_to_proto, sampling_to_proto
+from plait.wire.codec import finish_reason_from_proto, finish_reason_to_proto
+from plait.wire.sampling import sampling_to_proto
 from plait.wire.tickets import decode_payload, signed_ticket
 from plait.wire.v1 import data_pb2
 from tests.unit.node.fake_engine import FakeEngineHost, tiny_spec

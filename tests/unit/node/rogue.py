@@ -9,7 +9,7 @@ from grpc import aio
 
 from node.transport.streams import EXCHANGE_METHOD
 from plait.types import LayerSpan, NodeId, SamplingParams
-from plait.wire.codec import sampling_to_proto
+from plait.wire.sampling import sampling_to_proto
 from plait.wire.v1 import data_pb2
 from tests.unit.node.ring import NodeKit, insecure_channel
 
