@@ -4,7 +4,7 @@ transport and agent never see a tensor. Everything here is plain data."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from node.core.effects import Exit, ReportEffect
 from node.core.events import Event
@@ -44,9 +44,13 @@ class DeviceReport:
 class SequenceOpen:
     """A request on this stage. `span` is the part of the held span that it runs.
 
-    `kv_tokens` slots are reserved for its whole life. `sampling` is set on the last stage only.
-    `penalty_prompt_ids` are the prompt's distinct ids, `penalty_generated_ids` what was generated
-    before this epoch, in order; both empty unless a penalty, or for the latter a constraint, is on.
+    It may grow to `kv_tokens` slots. `prefix` names its first blocks, each by all that comes before
+    its end too; they are filed under `cache_path`, which tells what they were computed from, and
+    the first `cached_blocks` of them may be taken from the cache. A smaller `admission` was there
+    earlier and gives no slots to a later one, the same on all stages. `sampling` is set on the last
+    stage only. `penalty_prompt_ids` are the prompt's distinct ids, `penalty_generated_ids` what was
+    generated before this epoch, in order; both empty unless a penalty, or for the latter a
+    constraint, is on.
     """
 
     request_id: RequestId
@@ -54,6 +58,10 @@ class SequenceOpen:
     span: LayerSpan
     kv_tokens: int
     wire_dtype: DType
+    prefix: tuple[bytes, ...] = ()
+    cached_blocks: int = 0
+    cache_path: bytes = b""
+    admission: int = 0
     sampling: SamplingParams | None = None
     penalty_prompt_ids: tuple[int, ...] = ()
     penalty_generated_ids: tuple[int, ...] = ()
@@ -64,9 +72,11 @@ class StageWork:
 
     `hidden` is row-major little endian (num_tokens, hidden_size) in `dtype`. `position` is the
     first row's place in the sequence. `sample` asks the last stage for a token after the last row.
+    `block_hash` names the block that the last row completes, where the sequence's opening did not.
     """
 
     __slots__ = (
+        "block_hash",
         "dtype",
         "epoch",
         "hidden",
@@ -88,6 +98,7 @@ class StageWork:
         hidden: bytes | memoryview | None = None,
         dtype: DType = DType.FLOAT32,
         sample: bool = False,
+        block_hash: bytes | None = None,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -97,13 +108,15 @@ class StageWork:
         self.hidden = hidden
         self.dtype = dtype
         self.sample = sample
+        self.block_hash = block_hash
 
 
 class StageResult:
-    """What a step made of one StageWork: hidden rows in the wire dtype, or a token, or an error.
+    """What a step made of rows of a sequence: hidden rows in the wire dtype, or a token, or an
+    error.
 
-    `position` and `num_tokens` are the work's. A drawn token's own place in the sequence is
-    `position + num_tokens`.
+    `position` and `num_tokens` tell which: parts of a StageWork, or several of them, may have
+    shared a step. A drawn token's own place in the sequence is `position + num_tokens`.
     """
 
     __slots__ = (
@@ -147,7 +160,8 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """The engine's counters for heartbeats and telemetry."""
+    """The engine's counters for heartbeats and telemetry. `kv_tokens_reserved` are slots in use,
+    what is only cached not counted."""
 
     kv_tokens_max: int
     kv_tokens_reserved: int
@@ -158,6 +172,9 @@ class EngineStats:
     steps_total: int
     steps: StepTotals = field(default_factory=StepTotals)
 
+
+PREEMPTED: Final = "preempted"
+"""Code of the error of a sequence whose slots went to an earlier one: it is to be started anew."""
 
 ResultSink = Callable[[list[StageResult]], None]
 LoadProgress = Callable[[str, int, int], None]
@@ -203,8 +220,15 @@ class EngineHost(Protocol):
         """Free the span."""
         ...
 
-    def open(self, sequence: SequenceOpen) -> None:
-        """Reserve KV, all of it at once. Raises OverloadedError(reason="kv_full")."""
+    def open(self, sequence: SequenceOpen) -> int:
+        """Admit a sequence; returns how many tokens of its prompt are in the cache and need not
+        run. It gets slots as it grows; where its seniors need them, its next result is the error
+        PREEMPTED. Raises OverloadedError(reason="kv_full") where it could never have them all."""
+        ...
+
+    def rewind(self, request_id: RequestId, epoch: int, position: int) -> None:
+        """Forget rows from `position` on, a block's first: they come again. Results of earlier ones
+        may still come."""
         ...
 
     def close(self, request_id: RequestId, epoch: int) -> None:

@@ -1,23 +1,29 @@
 """What is open, what waits, and what goes into the next step. Plain bookkeeping: no thread, no
 tensor; the host holds its lock around every call."""
 
-from collections import deque
-from collections.abc import Hashable
+import itertools
+from collections.abc import Iterable, Iterator
 
-from node.engine.kv_cache import KvLedger
+from node.engine.blocks import BLOCK_TOKENS
 from node.engine.sampler import SequenceSampler
 from node.engine.sequence import Sequence, StepGroup, StepItem
+from node.engine.tables import Tables
+from node.engine.work_check import check_opened, check_work
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError, OverloadedError, UnavailableError
 from plait.types import HeldSpan, ModelSpec, RequestId
 
 
 class Batcher:
-    """Admits sequences against the KV ledger and works against a bounded queue.
+    """Admits sequences against the KV cache and works against a bounded queue.
 
-    A step takes works in the order they came, one of a sequence. Decodes always go along: they
-    wait for nobody's prompt. Prefill rows are limited to `step_tokens_max` a step, which bounds the
-    gap between two tokens; the oldest work is always taken, so that nothing starves.
+    A step takes one work of a sequence. Decodes always go along: they wait for nobody's prompt.
+    Prompts share what is left of the step's rows, in the order in which they came, the last one cut
+    to what is left; the oldest is always taken, so that nothing starves.
+
+    A sequence gets blocks of the cache as it grows. Where there are none, the most junior open
+    sequence gives its own back and is to be started anew (`preempted`); who is itself the most
+    junior waits. So the most senior one always goes on, and everybody ends.
     """
 
     def __init__(
@@ -28,12 +34,12 @@ class Batcher:
         self._queue_tokens_max = queue_tokens_max
         self._spec: ModelSpec | None = None
         self._held: HeldSpan | None = None
-        self._ledger = KvLedger(0)
+        self._tables = Tables(0)
         self._sequences: dict[RequestId, Sequence] = {}
-        self._queue: deque[StepItem] = deque()
+        self._ready: dict[Sequence, None] = {}
         self._set_aside: set[StageWork] = set()
-        self._closed: list[Hashable] = []
-        self._num_ready = 0
+        self._preempted: list[Sequence] = []
+        self._order = itertools.count()
         self.queue_tokens = 0
 
     @property
@@ -41,29 +47,27 @@ class Batcher:
         return self._held
 
     @property
-    def kv_tokens_reserved(self) -> int:
-        return self._ledger.num_reserved
+    def kv_tokens_used(self) -> int:
+        """Slots in tables of open sequences."""
+        return self._tables.tokens_used
 
     @property
     def num_sequences(self) -> int:
         return len(self._sequences)
 
     @property
+    def is_decoding(self) -> bool:
+        """Whether a sequence is open whose tokens somebody waits for, one by one."""
+        return any(sequence.has_decoded for sequence in self._sequences.values())
+
+    @property
     def has_work(self) -> bool:
         """Whether the next step would have anything to do."""
-        if not self._set_aside:
-            return bool(self._queue)
-        blocked: set[Hashable] = set()
-        for item in self._queue:
-            if item.work in self._set_aside:
-                blocked.add(item.sequence.key)
-            elif item.sequence.key not in blocked:
-                return True
-        return False
+        return any(True for _ in self._takable())
 
     def expects_more(self) -> bool:
         """Whether an open sequence has no work here yet, so that a step now would miss it."""
-        return self._num_ready < len(self._sequences)
+        return len(self._ready) < len(self._sequences)
 
     def expects_companions(self) -> bool:
         """Whether a sequence that shared the last step of one that is ready is not ready yet.
@@ -71,7 +75,7 @@ class Batcher:
         Groups above `companions_max` are let go: there a step's time grows with its rows, and
         several groups keep several stages busy.
         """
-        groups = (item.sequence.group for item in self._queue)
+        groups = (sequence.group for sequence in self._ready)
         return any(
             group is not None and group.num_ready < group.num_open <= self._companions_max
             for group in groups
@@ -80,28 +84,28 @@ class Batcher:
     def hold(self, spec: ModelSpec, held: HeldSpan) -> None:
         """Admit requests for a span that is now loaded."""
         self._spec, self._held = spec, held
-        self._ledger = KvLedger(held.kv_tokens_max)
+        self._tables = Tables(held.kv_tokens_max)
 
     def drop(self) -> list[StageWork]:
         """Close everything and hold nothing; returns the works that nobody will run now."""
-        waiting = [item.work for item in self._queue]
+        waiting = [work for sequence in self._ready for work in sequence.waiting]
         for sequence in self._sequences.values():
             sequence.is_open = False
         self._spec, self._held = None, None
-        self._ledger = KvLedger(0)
+        self._tables = Tables(0)
         self._sequences.clear()
-        self._queue.clear()
+        self._ready.clear()
         self._set_aside.clear()
-        self._closed.clear()
-        self._num_ready = 0
+        self._preempted.clear()
         self.queue_tokens = 0
         return waiting
 
-    def open(self, opened: SequenceOpen) -> None:
-        """Admit a sequence and close an older epoch of its request.
+    def open(self, opened: SequenceOpen) -> int:
+        """Admit a sequence and close an older epoch of its request; returns how many tokens of its
+        prompt are in the cache and need not run.
 
-        Raises UnavailableError where its span is not held, OverloadedError(reason="kv_full"),
-        FrameError for what no request may ask (an old epoch, no slots, more than the context).
+        Raises UnavailableError where its span is not held, OverloadedError(reason="kv_full") where
+        it could never have all its slots, FrameError for what no request may ask.
         """
         spec, held = self._spec, self._held
         if spec is None or held is None or not held.span.contains(opened.span):
@@ -110,13 +114,13 @@ class Batcher:
                 f"layers {opened.span} were asked of a node that holds {holds}",
                 reason="span_not_held",
             )
-        if not 0 < opened.kv_tokens <= spec.context_tokens_max:
-            raise FrameError(
-                f"{opened.kv_tokens} KV slots: the context has {spec.context_tokens_max}",
-                reason="kv_tokens_invalid",
+        check_opened(opened, spec)
+        num_slots = self._tables.ledger.num_blocks * BLOCK_TOKENS
+        if opened.kv_tokens > num_slots:
+            raise OverloadedError(
+                f"the KV cache has {num_slots} slots, {opened.kv_tokens} are needed",
+                reason="kv_full",
             )
-        if opened.sampling is not None and not _fit(opened, spec.vocab_size):
-            raise FrameError("a penalty or a bias names a token outside the vocabulary")
         older = self._sequences.get(opened.request_id)
         if older is not None:
             if older.opened.epoch >= opened.epoch:
@@ -125,15 +129,27 @@ class Batcher:
                     reason="epoch_stale",
                 )
             self._forget(older)
-        sequence = Sequence(opened)
-        self._ledger.reserve(sequence.key, opened.kv_tokens)
+        sequence = Sequence(opened, order=next(self._order))
         self._sequences[opened.request_id] = sequence
+        return self._tables.open(sequence)
 
     def close(self, request_id: RequestId, epoch: int) -> None:
         """Free `epoch` and older ones; nothing happens where none is open."""
         sequence = self._sequences.get(request_id)
         if sequence is not None and sequence.opened.epoch <= epoch:
             self._forget(sequence)
+
+    def rewind(self, request_id: RequestId, epoch: int, position: int) -> None:
+        """Forget what was submitted from `position` on, the first one of a block: it comes again.
+        Nothing happens where the sequence is not open."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.opened.epoch != epoch:
+            return
+        self._unqueue(sequence)
+        sequence.num_rewinds += 1
+        sequence.next_position = min(sequence.next_position, position)
+        self._tables.rewind(sequence, position)
+        self._room_came()
 
     def submit(self, work: StageWork) -> bool:
         """Queue a work. False where its sequence is not open (a late frame: ignored).
@@ -145,15 +161,21 @@ class Batcher:
         if sequence is None or sequence.opened.epoch != work.epoch:
             return False
         assert self._spec is not None
-        _check(work, sequence, self._spec)
-        if self.queue_tokens + work.num_tokens > self._queue_tokens_max and self._queue:
+        check_work(work, sequence, self._spec)
+        if self.queue_tokens + work.num_tokens > self._queue_tokens_max and self._ready:
             raise OverloadedError(
                 f"{self.queue_tokens} tokens wait for a step already", reason="queue_full"
             )
         sequence.next_position = work.position + work.num_tokens
-        self._queue.append(StepItem(sequence, work))
-        self._mark_queued(sequence)
+        if work.block_hash is not None:
+            index = sequence.next_position // BLOCK_TOKENS - 1
+            sequence.names.setdefault(index, sequence.opened.cache_path + work.block_hash)
+        sequence.waiting.append(work)
         self.queue_tokens += work.num_tokens
+        if sequence not in self._ready:
+            self._ready[sequence] = None
+            if sequence.group is not None:
+                sequence.group.num_ready += 1
         return True
 
     def sampler_of(self, work: StageWork) -> SequenceSampler | None:
@@ -172,38 +194,107 @@ class Batcher:
     def abandon(self, work: StageWork) -> list[StageWork]:
         """Take a queued work and its sequence's later ones out; returns them. Empty where it is
         gone. The sequence stays open until it is closed."""
-        sequence = next((item.sequence for item in self._queue if item.work is work), None)
+        sequence = next((s for s in self._ready if work in s.waiting), None)
         return [] if sequence is None else self._unqueue(sequence)
 
-    def take(self) -> tuple[list[Hashable], list[StepItem]]:
-        """Keys of sequences that ran and were closed since the last call, and the works of the
-        next step."""
-        closed, self._closed = self._closed, []
-        taken: list[StepItem] = []
-        later: deque[StepItem] = deque()
-        busy: set[Hashable] = set()
-        prefill_tokens = 0
-        while self._queue:
-            item = self._queue.popleft()
-            rows = item.work.num_tokens if item.work.num_tokens > 1 else 0
-            fits = not taken or rows == 0 or prefill_tokens + rows <= self._step_tokens_max
-            if fits and item.sequence.key not in busy and item.work not in self._set_aside:
-                taken.append(item)
-                prefill_tokens += rows
-            else:
-                later.append(item)
-            busy.add(item.sequence.key)
-        self._queue = later
-        self._regroup([item.sequence for item in taken])
-        self.queue_tokens -= sum(item.work.num_tokens for item in taken)
-        return closed, taken
+    def take(self, prompt_rows_max: int | None = None) -> list[StepItem]:
+        """The works of the next step, prompts cut to so many rows (None: to what suits the
+        device). Where several threads run steps, each calls this for its own.
 
-    def _mark_queued(self, sequence: Sequence) -> None:
-        sequence.num_queued += 1
-        if sequence.num_queued == 1:
-            self._num_ready += 1
+        Who is preempted for their room is told by `preempted`."""
+        rows_left = self._step_tokens_max
+        if prompt_rows_max is not None:
+            rows_left = min(rows_left, prompt_rows_max)
+        candidates = sorted(self._takable(), key=lambda sequence: not sequence.is_at_decode)
+        taken: list[StepItem] = []
+        for sequence in candidates:
+            is_decode = sequence.is_at_decode
+            rows_max = 1 if is_decode else rows_left
+            if rows_max <= 0 or not sequence.is_open:
+                continue
+            item = self._take_of(sequence, rows_max)
+            if item is not None:
+                taken.append(item)
+                rows_left -= 0 if is_decode else item.work.num_tokens
+        taken = self._still_open(taken)
+        self._regroup([item.sequence for item in taken])
+        return taken
+
+    def _take_of(self, sequence: Sequence, rows_max: int) -> StepItem | None:
+        begin = sequence.waiting[0].position + sequence.num_cut
+        rows = min(rows_max, sequence.next_position - begin)
+        if not self._make_room(sequence, begin + rows):
+            sequence.is_held = True
+            return None
+        work = sequence.cut(rows, self._set_aside)
+        assert work is not None, "a sequence was taken that had nothing to take"
+        sequence.is_running = True
+        self.queue_tokens -= work.num_tokens
+        if not sequence.waiting:
+            del self._ready[sequence]
             if sequence.group is not None:
-                sequence.group.num_ready += 1
+                sequence.group.num_ready -= 1
+        return StepItem(sequence, work)
+
+    def _still_open(self, taken: list[StepItem]) -> list[StepItem]:
+        """Without those that were preempted by somebody of the same step."""
+        gone = [item.sequence for item in taken if not item.sequence.is_open]
+        if gone:
+            for sequence in gone:
+                sequence.is_running = False
+            self._tables.stopped_running(gone)
+            self._room_came()
+        return [item for item in taken if item.sequence.is_open]
+
+    def finished(self, items: list[StepItem], is_done: Iterable[bool]) -> None:
+        """A step is over; `is_done` says which of its items were computed."""
+        for item, done in zip(items, is_done, strict=True):
+            sequence, work = item.sequence, item.work
+            sequence.is_running = False
+            if done and item.is_wanted:
+                sequence.has_decoded = sequence.has_decoded or work.sample
+                self._tables.ran(sequence, work.position + work.num_tokens)
+        if self._tables.stopped_running(item.sequence for item in items):
+            self._room_came()
+
+    def preempted(self) -> list[Sequence]:
+        """Those that were closed for others' sake since the last call."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
+
+    def check(self) -> None:
+        """Raises AssertionError where the blocks' books do not add up, or where blocks are in use
+        though nothing is open."""
+        self._tables.ledger.check()
+        if not self._sequences:
+            assert self.kv_tokens_used == 0, "blocks are in use, and nothing is open"
+
+    def _takable(self) -> Iterator[Sequence]:
+        for sequence in self._ready:
+            is_free = not (sequence.is_running or sequence.is_held)
+            if is_free and sequence.waiting[0] not in self._set_aside:
+                yield sequence
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Room for the sequence's first positions, at the cost of its juniors where need be."""
+        while not self._tables.make_room(sequence, num_tokens):
+            victim = self._most_junior()
+            if victim is None or victim.seniority <= sequence.seniority:
+                return False
+            self._forget(victim)
+            self._preempted.append(victim)
+            if victim.is_running:
+                return False  # its slots come back when its step is over
+        return True
+
+    def _most_junior(self) -> Sequence | None:
+        ledger = self._tables.ledger
+        holders = (s for s in self._sequences.values() if ledger.num_held(s.key) > 0)
+        return max(holders, key=lambda sequence: sequence.seniority, default=None)
+
+    def _room_came(self) -> None:
+        for sequence in self._ready:
+            sequence.is_held = False
 
     def _regroup(self, sequences: list[Sequence]) -> None:
         """Those that go into one step leave their old groups and become a new one."""
@@ -211,86 +302,35 @@ class Batcher:
         for sequence in sequences:
             self._leave_group(sequence)
             sequence.group = group
-            sequence.has_run = True
-            sequence.num_queued -= 1
             group.num_open += 1
-            if sequence.num_queued > 0:
+            if sequence.is_ready:
                 group.num_ready += 1
-            else:
-                self._num_ready -= 1
 
     def _leave_group(self, sequence: Sequence) -> None:
         if sequence.group is not None:
             sequence.group.num_open -= 1
-            if sequence.num_queued > 0:
+            if sequence.is_ready:
                 sequence.group.num_ready -= 1
 
     def _forget(self, sequence: Sequence) -> None:
         sequence.is_open = False
         self._unqueue(sequence)
         self._leave_group(sequence)
-        self._ledger.release(sequence.key)
+        self._tables.close(sequence)
         del self._sequences[sequence.opened.request_id]
-        if sequence.has_run:
-            self._closed.append(sequence.key)
+        self._room_came()
 
     def _unqueue(self, sequence: Sequence) -> list[StageWork]:
         """Take a sequence's works out of the queue; returns them."""
-        if sequence.num_queued == 0:
+        if not sequence.waiting:
             return []
-        self._num_ready -= 1
+        removed = list(sequence.waiting)
+        self.queue_tokens -= sum(work.num_tokens for work in removed) - sequence.num_cut
+        sequence.waiting.clear()
+        sequence.num_cut = 0
+        sequence.is_held = False
+        self._set_aside.difference_update(removed)
+        del self._ready[sequence]
         if sequence.group is not None:
             sequence.group.num_ready -= 1
-        sequence.num_queued = 0
-        removed = [item.work for item in self._queue if item.sequence is sequence]
-        self._queue = deque(item for item in self._queue if item.sequence is not sequence)
-        self._set_aside.difference_update(removed)
-        self.queue_tokens -= sum(work.num_tokens for work in removed)
         return removed
-
-
-def _fit(opened: SequenceOpen, vocab_size: int) -> bool:
-    biases = () if opened.sampling is None else opened.sampling.logit_bias
-    biased = [token for token, _ in biases]
-    return all(
-        0 <= token < vocab_size
-        for ids in (opened.penalty_prompt_ids, opened.penalty_generated_ids, biased)
-        for token in ids
-    )
-
-
-def _check(work: StageWork, sequence: Sequence, spec: ModelSpec) -> None:
-    """Everything in a work came from outside. Raises FrameError where it does not fit."""
-    opened = sequence.opened
-    if work.num_tokens < 1 or work.position != sequence.next_position:
-        raise FrameError(
-            f"{work.num_tokens} rows at position {work.position} of {work.request_id}: "
-            f"position {sequence.next_position} comes next",
-            reason="position_invalid",
-        )
-    if work.position + work.num_tokens > opened.kv_tokens:
-        raise FrameError(
-            f"{work.request_id} reserved {opened.kv_tokens} KV slots and sends more",
-            reason="position_invalid",
-        )
-    if opened.span.start == 0:
-        ids = work.token_ids
-        if ids is None or len(ids) != work.num_tokens:
-            raise FrameError(
-                "a first stage takes one token id for each row", reason="shape_invalid"
-            )
-        if min(ids) < 0 or max(ids) >= spec.vocab_size:
-            raise FrameError(
-                f"a token id is outside the vocabulary of {spec.vocab_size}",
-                reason="token_invalid",
-            )
-    else:
-        expected = work.num_tokens * spec.hidden_size * work.dtype.num_bytes
-        hidden_bytes = 0 if work.hidden is None else memoryview(work.hidden).nbytes
-        if work.token_ids is not None or hidden_bytes != expected:
-            raise FrameError(
-                f"{hidden_bytes} bytes of hidden states, {expected} expected",
-                reason="shape_invalid",
-            )
-    if work.sample and opened.span.end == spec.num_layers and opened.sampling is None:
-        raise FrameError("a token was asked of a sequence without sampling parameters")

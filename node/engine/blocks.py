@@ -63,10 +63,6 @@ class BlockLedger:
         """Blocks in a table; 0 where there is none."""
         return len(self._tables.get(key, ()))
 
-    def num_private(self, key: Hashable) -> int:
-        """Blocks that would become room if the table were let go of."""
-        return sum(self._refs[block] == 1 for block in self._tables.get(key, ()))
-
     def match(self, names: Sequence[bytes]) -> int:
         """How many of the names, from the first on, have their contents here."""
         for count, name in enumerate(names):

@@ -1,7 +1,7 @@
 """From a source of weights to something that runs: memory, weights, cache, runner."""
 
 import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -31,10 +31,6 @@ class StepRunner(Protocol):
 
     def run(self, items: list[StepItem]) -> list[StageResult]:
         """One result for each item, in order."""
-        ...
-
-    def free(self, key: Hashable) -> None:
-        """Give a closed sequence's slots back."""
         ...
 
     def prepare(self, work: StageWork, done: FetchDone) -> bool:

@@ -15,9 +15,10 @@ from node.engine.device import Device
 from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
 from node.engine.measure import measure_device, measure_layer
 from node.engine.patience import Patience
-from node.engine.sequence import StepItem
+from node.engine.sequence import Sequence, StepItem
 from node.engine.step_meter import StepMeter
 from node.ports import (
+    PREEMPTED,
     DeviceReport,
     EngineStats,
     LoadProgress,
@@ -168,15 +169,22 @@ class ThreadedEngineHost:
     async def unload(self) -> None:
         await self._call(self._drop)
 
-    def open(self, sequence: SequenceOpen) -> None:
+    def open(self, sequence: SequenceOpen) -> int:
         """As the port says; also raises UnavailableError (span not held) and FrameError."""
         with self._wake:
-            self._batcher.open(sequence)
+            cached_tokens = self._batcher.open(sequence)
             self._patience.sequence_opened(self._steps_total)
+            return cached_tokens
 
     def close(self, request_id: RequestId, epoch: int) -> None:
         with self._wake:
             self._batcher.close(request_id, epoch)
+            self._wake.notify()  # its slots may be what another waits for
+
+    def rewind(self, request_id: RequestId, epoch: int, position: int) -> None:
+        with self._wake:
+            self._batcher.rewind(request_id, epoch, position)
+            self._wake.notify()
 
     def submit(self, work: StageWork) -> None:
         """As the port says; never raises. Works of sequences that are not open are counted and
@@ -221,7 +229,7 @@ class ThreadedEngineHost:
             held = self._batcher.held
             return EngineStats(
                 kv_tokens_max=0 if held is None else held.kv_tokens_max,
-                kv_tokens_reserved=self._batcher.kv_tokens_reserved,
+                kv_tokens_reserved=self._batcher.kv_tokens_used,
                 num_sequences=self._batcher.num_sequences,
                 stage_ms=self._stage_ms,
                 tokens_total=self._tokens_total,
@@ -270,13 +278,13 @@ class ThreadedEngineHost:
                 if self._stopping:
                     break
                 job = self._jobs.popleft() if self._jobs else None
-                closed, items = ([], []) if job is not None else self._batcher.take()
+                items = [] if job is not None else self._batcher.take()
+                preempted = self._batcher.preempted()
             if job is not None:
                 job()
                 continue
             assert self._runner is not None
-            for key in closed:
-                self._runner.free(key)
+            self._post_preempted(preempted)
             if items:
                 self._step(self._runner, items)
         self._drop()
@@ -308,8 +316,9 @@ class ThreadedEngineHost:
             self._stage_ms = kept * self._stage_ms + (1 - kept) * step_ms
             if not has_failed:
                 self._meter.record(items, step_ms)
-            is_open = [item.sequence.is_open for item in items]
-        live = [result for result, wanted in zip(results, is_open, strict=True) if wanted]
+            is_wanted = [item.is_wanted for item in items]
+            self._batcher.finished(items, [result.error is None for result in results])
+        live = [result for result, wanted in zip(results, is_wanted, strict=True) if wanted]
         if live and self._sink is not None:
             self._post(self._sink, live)
 
@@ -325,6 +334,15 @@ class ThreadedEngineHost:
         self._post_errors(
             waiting, Reason(code="span_unloaded", message="the node let go of these layers")
         )
+
+    def _post_preempted(self, preempted: list[Sequence]) -> None:
+        reason = Reason(code=PREEMPTED, message="its KV slots went to an earlier request")
+        results = [
+            StageResult(s.opened.request_id, s.opened.epoch, s.next_position, 0, error=reason)
+            for s in preempted
+        ]
+        if results and self._sink is not None:
+            self._post(self._sink, results)
 
     def _post_errors(self, works: list[StageWork], reason: Reason) -> None:
         if works and self._sink is not None:

@@ -143,7 +143,9 @@ class _Bench:
         )
         hidden = bytes(num_tokens * self._spec.hidden_size * 4)
         work = StageWork(request_id, 0, position, num_tokens, hidden=hidden)
-        return StepItem(Sequence(opened), work)
+        sequence = Sequence(opened)
+        sequence.runs = ((index * self._positions, self._positions),)
+        return StepItem(sequence, work)
 
 
 def _random_block(spec: ModelSpec, device: Device) -> Block:

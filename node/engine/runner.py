@@ -1,6 +1,5 @@
 """Runs one step: works of several sequences through the layers each of them asked for."""
 
-from collections.abc import Hashable
 from itertools import pairwise
 
 import torch
@@ -41,10 +40,6 @@ class Runner:
         self.pool = pool
         self._device = device
         self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
-
-    def free(self, key: Hashable) -> None:
-        """Give a closed sequence's slots back."""
-        self.pool.free(key)
 
     def prepare(self, work: StageWork, done: FetchDone) -> bool:
         """Whether the rows of the embedding that `work` needs are on this machine; see
@@ -87,9 +82,6 @@ class Runner:
         Writes keys and values into the cache. Items with one span run as one batch; where spans
         differ, rows join at their first layer and leave after their last.
         """
-        for item in items:
-            if self.pool.start_of(item.sequence.key) is None:
-                self.pool.place(item.sequence.key, item.sequence.opened.kv_tokens)
         order = sorted(range(len(items)), key=lambda i: items[i].work.num_tokens > 1)
         rows = list(rows)
         cuts = sorted({cut for i in items for cut in _ends(i.sequence.opened.span)})
@@ -122,10 +114,10 @@ class Runner:
         chunks: list[Chunk] = []
         row = 0
         for item in items:
-            slot = self.pool.start_of(item.sequence.key)
-            assert slot is not None
             rotation_row = self.stage.rotations.first_row(item.sequence.opened.kv_tokens)
-            chunks.append(Chunk(row, item.work.num_tokens, item.work.position, slot, rotation_row))
+            chunks.append(
+                Chunk(row, item.work.num_tokens, item.work.position, item.runs, rotation_row)
+            )
             row += item.work.num_tokens
         return chunks
 

@@ -1,7 +1,9 @@
-"""An open request on this stage, as the engine sees it."""
+"""An open request on this stage, as the engine sees it, and its part of a step."""
 
+from collections import deque
 from collections.abc import Hashable
 
+from node.engine.blocks import Run
 from node.engine.sampler import SequenceSampler
 from node.ports import SequenceOpen, StageWork
 
@@ -20,32 +22,55 @@ class StepGroup:
 
 
 class Sequence:
-    """What was opened, how far it was submitted, and its sampler on the last stage.
+    """What was opened, how far it was submitted, where its KV lies, and its sampler on the last
+    stage.
 
-    `next_position` is where the next submitted work must start. `is_open` turns False for good when
-    the sequence is closed; results of a step that was then under way are dropped. `has_run` says
-    that a step took it, so that it may have a place in the KV pool. `group` is its last step's,
-    `num_queued` counts its works that wait.
+    `next_position` is where the next submitted work must start; `waiting` are works that no step
+    has taken, of the first of which `num_cut` rows are taken. `runs` are its slots. `is_open` turns
+    False for good when the sequence is closed; results of a step that was then under way are
+    dropped. `is_running`: a step that is under way writes to its slots. `is_held`: there was no
+    room for its next rows. `num_rewinds` tells works of before a rewind from those after it.
+    `seniority` orders sequences by who came first, the same on all stages. `names` are those of its
+    blocks' contents, by block; `num_sealed` blocks have been filed under them. `group` is its last
+    step's.
     """
 
     __slots__ = (
         "group",
-        "has_run",
+        "has_decoded",
+        "is_held",
         "is_open",
+        "is_running",
         "key",
+        "names",
         "next_position",
-        "num_queued",
+        "num_cut",
+        "num_rewinds",
+        "num_sealed",
         "opened",
+        "runs",
         "sampler",
+        "seniority",
+        "waiting",
     )
 
-    def __init__(self, opened: SequenceOpen) -> None:
+    def __init__(self, opened: SequenceOpen, *, order: int = 0) -> None:
         self.opened = opened
         self.key: Hashable = (opened.request_id, opened.epoch)
+        self.seniority = (opened.admission, order)
         self.next_position = 0
+        self.waiting: deque[StageWork] = deque()
+        self.num_cut = 0
+        self.runs: tuple[Run, ...] = ()
         self.is_open = True
-        self.has_run = False
-        self.num_queued = 0
+        self.is_running = False
+        self.is_held = False
+        self.has_decoded = False
+        self.num_rewinds = 0
+        self.num_sealed = 0
+        self.names: dict[int, bytes] = {
+            index: opened.cache_path + block for index, block in enumerate(opened.prefix)
+        }
         self.group: StepGroup | None = None
         self.sampler: SequenceSampler | None = None
         if opened.sampling is not None:
@@ -53,12 +78,79 @@ class Sequence:
                 opened.sampling, opened.penalty_prompt_ids, opened.penalty_generated_ids
             )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether works wait."""
+        return bool(self.waiting)
+
+    @property
+    def is_at_decode(self) -> bool:
+        """Whether the next rows are a single one, which costs a step little."""
+        return bool(self.waiting) and self.waiting[0].num_tokens == 1
+
+    def cut(self, rows_max: int, apart: set[StageWork]) -> StageWork | None:
+        """Take at most `rows_max` of the rows that wait as one work: parts of works and several
+        works, but none in `apart`, nor anything behind it or behind a row that is sampled. None
+        where nothing may be taken."""
+        parts: list[tuple[StageWork, int, int]] = []
+        num_rows = 0
+        while self.waiting and num_rows < rows_max:
+            work = self.waiting[0]
+            if work in apart:
+                break
+            begin = self.num_cut
+            end = min(work.num_tokens, begin + rows_max - num_rows)
+            parts.append((work, begin, end))
+            num_rows += end - begin
+            self.num_cut = end
+            if end == work.num_tokens:
+                self.waiting.popleft()
+                self.num_cut = 0
+                if work.sample:
+                    break
+        return _joined(parts, num_rows) if parts else None
+
 
 class StepItem:
-    """One work of one sequence in a step."""
+    """One work of one sequence in a step, and the slots that the sequence has in it."""
 
-    __slots__ = ("sequence", "work")
+    __slots__ = ("num_rewinds", "runs", "sequence", "work")
 
     def __init__(self, sequence: Sequence, work: StageWork) -> None:
         self.sequence = sequence
         self.work = work
+        self.runs = sequence.runs
+        self.num_rewinds = sequence.num_rewinds
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for what a step makes of it."""
+        sequence = self.sequence
+        return sequence.is_open and sequence.num_rewinds == self.num_rewinds
+
+
+def _joined(parts: list[tuple[StageWork, int, int]], num_rows: int) -> StageWork:
+    """Rows [begin, end) of each, as one work."""
+    first, begin, _ = parts[0]
+    if len(parts) == 1 and num_rows == first.num_tokens:
+        return first
+    last, _, last_end = parts[-1]
+    joined = StageWork(
+        first.request_id,
+        first.epoch,
+        first.position + begin,
+        num_rows,
+        dtype=first.dtype,
+        sample=last.sample and last_end == last.num_tokens,
+    )
+    if first.token_ids is not None:
+        joined.token_ids = [i for work, a, b in parts for i in (work.token_ids or ())[a:b]]
+    else:
+        joined.hidden = b"".join(_rows(work, a, b) for work, a, b in parts)
+    return joined
+
+
+def _rows(work: StageWork, begin: int, end: int) -> memoryview:
+    whole = memoryview(work.hidden or b"")
+    row_bytes = whole.nbytes // work.num_tokens
+    return whole[begin * row_bytes : end * row_bytes]

@@ -1,44 +1,87 @@
 """Where the rows of one step belong: positions, slots and the cache each row may look at."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from node.engine.blocks import Run
 from node.engine.kv_cache import KvPool
+
+NO_COPY_PARTS_MAX = 4
+"""Up to so many runs the products go run by run; over more, copying is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one sequence in a step: first row, its position, and the sequence's first slot.
-    `rotation_row` is where the rotations of its position 0 are."""
+    """Rows of one sequence in a step: first row, its position, and the sequence's slots in the
+    order of its positions. `rotation_row` is where the rotations of its position 0 are."""
 
     row: int
     num_tokens: int
     position: int
-    slot: int
+    runs: tuple[Run, ...]
     rotation_row: int = 0
+
+    def pieces(self, begin: int) -> list[tuple[int, int]]:
+        """(first slot, end) of positions from `begin` to the chunk's end, run by run."""
+        end = self.position + self.num_tokens
+        pieces: list[tuple[int, int]] = []
+        at = 0
+        for slot, length in self.runs:
+            low, high = max(begin, at), min(end, at + length)
+            if low < high:
+                pieces.append((slot + low - at, slot + high - at))
+            at += length
+        assert at >= end, f"positions up to {end} in {at} slots"
+        return pieces
+
+
+class Seen(NamedTuple):
+    """What a chunk sees of one layer: keys (kv heads, cached tokens, head_dim), the same
+    transposed, and values."""
+
+    keys: Tensor
+    keys_t: Tensor
+    values: Tensor
 
 
 class AttendedChunk:
-    """A chunk with views of its cached keys and values, one of each for every held layer.
+    """A chunk and what it may look at: its cached keys and values, with its own, which are written
+    before they are read.
 
-    keys: (kv heads, cached tokens, head_dim), keys_t: the same, transposed; cached tokens include
-    the chunk's own, written before they are read. `mask` (tokens, cached tokens) is True where a
-    row may look; None where all may be seen, or where `is_causal` says it.
+    `mask` (tokens, cached tokens) is True where a row may look; None where all may be seen, or
+    where `is_causal` says it.
     """
 
-    __slots__ = ("is_causal", "keys", "keys_t", "mask", "num_tokens", "row", "values")
+    __slots__ = (
+        "_cells",
+        "_num_kv_heads",
+        "_parts",
+        "_slots",
+        "is_causal",
+        "mask",
+        "num_tokens",
+        "row",
+    )
 
     def __init__(self, chunk: Chunk, pool: KvPool, window_tokens: int | None) -> None:
         end = chunk.position + chunk.num_tokens
         begin = 0 if window_tokens is None else max(0, chunk.position + 1 - window_tokens)
-        seen = pool.cells[:, :, chunk.slot + begin : chunk.slot + end]
+        pieces = chunk.pieces(begin)
         self.row = chunk.row
         self.num_tokens = chunk.num_tokens
-        self.keys = seen[:, : pool.num_kv_heads].unbind(0)
-        self.keys_t = seen[:, : pool.num_kv_heads].transpose(2, 3).unbind(0)
-        self.values = seen[:, pool.num_kv_heads :].unbind(0)
+        self._cells = pool.layers
+        self._num_kv_heads = pool.num_kv_heads
+        self._parts: list[_Views] = []
+        self._slots: Tensor | None = None
+        is_short = chunk.num_tokens == 1 and len(pieces) <= NO_COPY_PARTS_MAX
+        if len(pieces) == 1 or is_short:
+            self._parts = [_Views(pool, first, last) for first, last in pieces]
+        if len(pieces) > 1:
+            ranges = [torch.arange(first, last) for first, last in pieces]
+            self._slots = torch.cat(ranges).to(pool.cells.device)
         self.is_causal = False
         self.mask: Tensor | None = None
         if chunk.num_tokens == 1:
@@ -48,11 +91,40 @@ class AttendedChunk:
         else:
             self.mask = _mask(chunk.position, begin, end, window_tokens, pool.cells.device)
 
+    def seen(self, layer: int) -> Seen:
+        """All at once: a view where the slots are one run, else a copy."""
+        if self._slots is None:
+            return self._parts[0].seen(layer)
+        copied = self._cells[layer].index_select(1, self._slots)
+        keys = copied[: self._num_kv_heads]
+        return Seen(keys, keys.transpose(1, 2), copied[self._num_kv_heads :])
+
+    def parts(self, layer: int) -> list[Seen]:
+        """Piece by piece in the order of positions, as views where they are few."""
+        if not self._parts:
+            return [self.seen(layer)]
+        return [part.seen(layer) for part in self._parts]
+
     def full_mask(self) -> Tensor:
         """The mask of several rows, said in full where it is causal."""
         if self.mask is not None:
             return self.mask
-        return _mask(0, 0, self.num_tokens, None, self.values[0].device)
+        return _mask(0, 0, self.num_tokens, None, self._cells[0].device)
+
+
+class _Views:
+    """Slots [first, end) of every layer."""
+
+    __slots__ = ("_keys", "_keys_t", "_values")
+
+    def __init__(self, pool: KvPool, first: int, end: int) -> None:
+        seen = pool.cells[:, :, first:end]
+        self._keys = seen[:, : pool.num_kv_heads].unbind(0)
+        self._keys_t = seen[:, : pool.num_kv_heads].transpose(2, 3).unbind(0)
+        self._values = seen[:, pool.num_kv_heads :].unbind(0)
+
+    def seen(self, layer: int) -> Seen:
+        return Seen(self._keys[layer], self._keys_t[layer], self._values[layer])
 
 
 class GatheredDecodes:
@@ -68,10 +140,15 @@ class GatheredDecodes:
         lengths = [
             c.position + 1 if window is None else min(c.position + 1, window) for c in chunks
         ]
-        begins = [c.slot + c.position + 1 - n for c, n in zip(chunks, lengths, strict=True)]
+        pieces = [c.pieces(c.position + 1 - n) for c, n in zip(chunks, lengths, strict=True)]
         offsets = torch.arange(max(lengths))
         seen = offsets < torch.tensor(lengths).unsqueeze(1)
-        slots = torch.tensor(begins).unsqueeze(1) + offsets * seen
+        begins = torch.tensor([of_one[0][0] for of_one in pieces])
+        slots = begins.unsqueeze(1) + offsets * seen
+        for row, of_one in enumerate(pieces):
+            if len(of_one) > 1:
+                ranges = [torch.arange(first, end) for first, end in of_one]
+                slots[row, : lengths[row]] = torch.cat(ranges)
         self.num_rows = len(chunks)
         self.slots = slots.to(device)
         self.mask = seen[:, None, None, :].to(device)
@@ -131,8 +208,8 @@ class StepPlan:
         for chunk in chunks:
             row = chunk.rotation_row + chunk.position
             rotation_rows.extend(range(row, row + chunk.num_tokens))
-            slot = chunk.slot + chunk.position
-            slots.extend(range(slot, slot + chunk.num_tokens))
+            for first, end in chunk.pieces(chunk.position):
+                slots.extend(range(first, end))
         self.num_rows = len(slots)
         rotation_rows.extend([0] * (rows_min - len(rotation_rows)))
         device = pool.cells.device

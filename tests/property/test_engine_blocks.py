@@ -117,8 +117,7 @@ class LedgerTwin(RuleBasedStateMachine):
         assert self.ledger.num_referenced == sum(bool(b.users) for b in self.blocks)
         for key, table in self.tables.items():
             assert self._table(key) == table
-            private = sum(self.blocks[block].users == {key} for block in table)
-            assert self.ledger.num_private(key) == private
+            assert self.ledger.num_held(key) == len(table)
 
 
 LedgerTwin.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -68,8 +68,6 @@ def _run_split(
             else:
                 (sent,) = runner.run([item])
         position += len(chunk)
-    for runner, sequence in zip(runners, sequences, strict=True):
-        runner.pool.free(sequence.key)
     with torch.inference_mode():
         return runners[-1].stage.logits(torch.cat(rows))
 
@@ -173,6 +171,4 @@ def _generate(
         for drawn, result in zip(tokens, runner.run(items), strict=True):
             assert result.token_id is not None
             drawn.append(result.token_id)
-    for sequence in sequences:
-        runner.pool.free(sequence.key)
     return tokens

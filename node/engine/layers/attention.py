@@ -6,7 +6,7 @@ from torch import Tensor
 
 from node.engine.layers.scores import ScoreRule, weigh
 from node.engine.linear import Linear
-from node.engine.step_plan import AttendedChunk, GatheredDecodes, StepPlan
+from node.engine.step_plan import AttendedChunk, GatheredDecodes, Seen, StepPlan
 from plait.types import ModelSpec
 
 
@@ -102,14 +102,36 @@ class Attention:
         out = out.view(queries.shape)
         is_plain_cpu = queries.dtype is torch.float32 and queries.device.type == "cpu"
         if self._rule is not None or is_plain_cpu:
-            scores = torch.bmm(queries, chunk.keys_t[layer]).mul_(self._scale)
-            torch.bmm(weigh(scores, self._rule), chunk.values[layer], out=out)
+            parts = chunk.parts(layer)
+            if len(parts) > 1:
+                self._attend_parts(queries, parts, out)
+                return
+            (seen,) = parts
+            scores = torch.bmm(queries, seen.keys_t).mul_(self._scale)
+            torch.bmm(weigh(scores, self._rule), seen.values, out=out)
             return
-        keys, values = chunk.keys[layer].unsqueeze(0), chunk.values[layer].unsqueeze(0)
+        seen = chunk.seen(layer)
         attended = F.scaled_dot_product_attention(
-            queries.unsqueeze(0), keys, values, scale=self._scale
+            queries.unsqueeze(0),
+            seen.keys.unsqueeze(0),
+            seen.values.unsqueeze(0),
+            scale=self._scale,
         )
         out.copy_(attended[0])
+
+    def _attend_parts(self, queries: Tensor, parts: list[Seen], out: Tensor) -> None:
+        """One row over a cache in several runs, without a copy: scores side by side, one softmax,
+        values added run by run."""
+        scores = torch.cat([torch.bmm(queries, part.keys_t) for part in parts], dim=-1)
+        weights = weigh(scores.mul_(self._scale), self._rule)
+        at = 0
+        for part in parts:
+            end = at + part.values.shape[1]
+            if at == 0:
+                torch.bmm(weights[..., :end], part.values, out=out)
+            else:
+                out.baddbmm_(weights[..., at:end], part.values)
+            at = end
 
     def _attend_many(
         self, heads: Tensor, chunk: AttendedChunk, layer: int, attended: Tensor
@@ -120,10 +142,11 @@ class Attention:
         if self._rule is not None:
             self._attend_many_by_rule(queries, chunk, layer, attended[rows].transpose(0, 1))
             return
+        seen = chunk.seen(layer)
         result = F.scaled_dot_product_attention(
             queries.unsqueeze(0),
-            chunk.keys[layer].unsqueeze(0),
-            chunk.values[layer].unsqueeze(0),
+            seen.keys.unsqueeze(0),
+            seen.values.unsqueeze(0),
             attn_mask=chunk.mask,
             is_causal=chunk.is_causal,
             scale=self._scale,
@@ -137,12 +160,12 @@ class Attention:
         """queries, out: (H, T, D). A kv head at a time, so that the scores stay small."""
         assert self._rule is not None
         group = self._num_heads // self._num_kv_heads
-        mask = chunk.full_mask()
+        mask, seen = chunk.full_mask(), chunk.seen(layer)
         for kv_head in range(self._num_kv_heads):
             mine = slice(kv_head * group, (kv_head + 1) * group)
-            scores = torch.matmul(queries[mine], chunk.keys_t[layer][kv_head]).mul_(self._scale)
+            scores = torch.matmul(queries[mine], seen.keys_t[kv_head]).mul_(self._scale)
             weights = weigh(scores, self._rule.of_heads(mine), mask)
-            out[mine] = torch.matmul(weights, chunk.values[layer][kv_head])
+            out[mine] = torch.matmul(weights, seen.values[kv_head])
 
     def _attend_gathered(
         self, heads: Tensor, gathered: GatheredDecodes, cells: Tensor, attended: Tensor

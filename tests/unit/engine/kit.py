@@ -1,6 +1,7 @@
 """Tiny random models made with transformers, and an in-memory source of their weights."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from node.engine.blocks import Run
 from node.engine.device import Device, pick_device
 from node.engine.kv_cache import KvPool
 from node.engine.loader import load_stage
@@ -282,6 +284,8 @@ _BUILDERS = {
     "mistral": _mistral,
 }
 KINDS = (*_BUILDERS, *FAMILIES)
+_SLOTS = 64
+_places = itertools.count()
 
 
 def make_runner(
@@ -293,7 +297,7 @@ def make_runner(
     gather_decodes: bool | None = None,
     cached_rows: int | None = 64,
 ) -> Runner:
-    """A runner that holds `span`."""
+    """A runner that holds `span`. Eight sequences of `make_sequence` find room in it at once."""
     stage = load_stage(
         model.source(),
         model.spec,
@@ -321,8 +325,10 @@ def make_sequence(
     kv_tokens: int = 64,
     wire_dtype: DType = DType.FLOAT32,
     sampling: SamplingParams | None = None,
+    runs: tuple[Run, ...] = (),
 ) -> Sequence:
-    return Sequence(
+    """A sequence with slots of its own, the next ones in turn where no `runs` are given."""
+    sequence = Sequence(
         SequenceOpen(
             request_id=RequestId(name),
             epoch=epoch,
@@ -332,6 +338,8 @@ def make_sequence(
             sampling=sampling,
         )
     )
+    sequence.runs = runs or ((_SLOTS * (next(_places) % 8), _SLOTS),)
+    return sequence
 
 
 def ids_item(

@@ -1,10 +1,12 @@
 """Admission and order: what is open, what waits, what goes into a step."""
 
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 
 import pytest
 
 from node.engine.batcher import Batcher
+from node.engine.sequence import StepItem
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError, OverloadedError, UnavailableError
 from plait.types import DType, HeldSpan, LayerSpan, ModelId, RequestId, SamplingParams
@@ -56,36 +58,53 @@ def has_work(batcher: Batcher) -> bool:
     return batcher.has_work
 
 
-def taken_names(batcher: Batcher) -> list[tuple[str, int]]:
-    return [(item.work.request_id, item.work.position) for item in batcher.take()[1]]
+def step(batcher: Batcher, prompt_rows_max: int | None = None) -> list[StepItem]:
+    """A step that is taken and over."""
+    items = batcher.take(prompt_rows_max)
+    batcher.finished(items, [True] * len(items))
+    batcher.check()
+    return items
 
 
-def test_kv_is_reserved_whole_and_given_back() -> None:
+def taken_names(batcher: Batcher, prompt_rows_max: int | None = None) -> list[tuple[str, int]]:
+    items = step(batcher, prompt_rows_max)
+    return [(item.work.request_id, item.work.position) for item in items]
+
+
+def test_slots_come_with_rows_and_are_given_back() -> None:
     batcher = make_batcher()
     batcher.open(opened("a", kv_tokens=60))
+    batcher.open(opened("b", kv_tokens=60))
+    assert batcher.kv_tokens_used == 0
+    for name in ("a", "b"):
+        batcher.submit(work(name, ids=[1] * 3))
+    step(batcher)
+    assert (batcher.kv_tokens_used, batcher.num_sequences) == (32, 2)
+    for name, epoch in (("a", 1), ("a", 1), ("never", 9), ("b", 1)):
+        batcher.close(RequestId(name), epoch)
+    assert (batcher.kv_tokens_used, batcher.num_sequences) == (0, 0)
+
+
+def test_what_can_never_have_its_slots_is_refused() -> None:
     with pytest.raises(OverloadedError) as refused:
-        batcher.open(opened("b", kv_tokens=41))
+        make_batcher().open(opened(kv_tokens=97))
     assert refused.value.code == "kv_full"
-    assert (batcher.kv_tokens_reserved, batcher.num_sequences) == (60, 1)
-    batcher.close(RequestId("a"), 1)
-    batcher.close(RequestId("a"), 1)
-    batcher.close(RequestId("never"), 9)
-    assert (batcher.kv_tokens_reserved, batcher.num_sequences) == (0, 0)
-    batcher.open(opened("b", kv_tokens=41))
 
 
 def test_a_newer_epoch_takes_the_place_of_an_older_one() -> None:
     batcher = make_batcher()
     batcher.open(opened(kv_tokens=80))
     batcher.submit(work(ids=[1, 2, 3]))
-    batcher.take()
+    items = batcher.take()
     batcher.submit(work(position=3))
     batcher.open(opened(epoch=2, kv_tokens=90))
-    assert batcher.kv_tokens_reserved == 90 and batcher.queue_tokens == 0
+    assert batcher.kv_tokens_used == 16, "the step that is under way still writes"
+    assert batcher.queue_tokens == 0 and not items[0].is_wanted
+    batcher.finished(items, [True])
+    assert batcher.kv_tokens_used == 0
     assert not batcher.submit(work(position=4))  # the old epoch's frame comes late
     assert batcher.submit(work(epoch=2))
-    closed, items = batcher.take()
-    assert closed == [("a", 1)] and [item.work.epoch for item in items] == [2]
+    assert [item.work.epoch for item in step(batcher)] == [2]
     batcher.close(RequestId("a"), 1)
     assert batcher.num_sequences == 1
     batcher.close(RequestId("a"), 3)
@@ -97,8 +116,8 @@ def test_sequences_that_come_and_go_without_work_leave_nothing_behind() -> None:
     for epoch in range(1, 50):
         batcher.open(opened(epoch=epoch))
     batcher.close(RequestId("a"), 50)
-    assert batcher.take() == ([], [])
-    assert batcher.kv_tokens_reserved == 0
+    assert step(batcher) == []
+    assert batcher.kv_tokens_used == 0
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
@@ -107,7 +126,7 @@ def test_an_old_epoch_is_refused(epoch: int) -> None:
     batcher.open(opened(epoch=2))
     with pytest.raises(FrameError):
         batcher.open(opened(epoch=epoch))
-    assert batcher.kv_tokens_reserved == 40
+    assert batcher.num_sequences == 1
 
 
 @pytest.mark.parametrize("kv_tokens", [0, -5, 129])
@@ -133,27 +152,188 @@ def test_a_step_takes_one_work_of_a_sequence_in_order() -> None:
     batcher = make_batcher()
     for name in ("a", "b"):
         batcher.open(opened(name))
-    batcher.submit(work("a", 0, [1, 2]))
+    batcher.submit(StageWork(RequestId("a"), 1, 0, 2, token_ids=[1, 2], sample=True))
     batcher.submit(work("a", 2, [3]))
     batcher.submit(work("b", 0, [4]))
     batcher.submit(work("a", 3, [5]))
-    assert taken_names(batcher) == [("a", 0), ("b", 0)]
+    assert taken_names(batcher) == [("b", 0), ("a", 0)]
     assert taken_names(batcher) == [("a", 2)]
     assert taken_names(batcher) == [("a", 3)]
     assert batcher.queue_tokens == 0 and not batcher.has_work
 
 
-def test_a_step_stays_within_its_tokens_and_starves_nobody() -> None:
+def test_a_step_stays_within_its_rows_and_starves_nobody() -> None:
     batcher = make_batcher()
     for name in ("a", "b", "c"):
         batcher.open(opened(name, kv_tokens=30))
     batcher.submit(work("a", 0, [1] * 5))
     batcher.submit(work("b", 0, [1] * 20))  # more than a step holds
     batcher.submit(work("c", 0, [1] * 3))
-    assert taken_names(batcher) == [("a", 0), ("c", 0)]
-    batcher.submit(work("c", 3, [1, 2]))
-    assert taken_names(batcher) == [("b", 0)]
-    assert taken_names(batcher) == [("c", 3)]
+    taken = [
+        [(i.work.request_id, i.work.position, i.work.num_tokens) for i in step(batcher)]
+        for _ in range(4)
+    ]
+    assert taken == [
+        [("a", 0, 5), ("b", 0, 3)],
+        [("b", 3, 8)],
+        [("b", 11, 8)],
+        [("b", 19, 1), ("c", 0, 3)],
+    ]
+    assert not batcher.has_work and batcher.queue_tokens == 0
+
+
+def test_works_that_wait_are_run_together_up_to_one_that_is_sampled() -> None:
+    batcher = make_batcher()
+    batcher.open(opened(span=LayerSpan(1, 2)))
+    for position in range(0, 6, 2):
+        rows = bytes([position]) * (2 * 48 * 4)
+        batcher.submit(StageWork(RequestId("a"), 1, position, 2, hidden=rows, sample=position == 2))
+    (first,), (second,) = step(batcher), step(batcher)
+    assert (first.work.position, first.work.num_tokens, first.work.sample) == (0, 4, True)
+    assert first.work.hidden == bytes([0]) * (2 * 48 * 4) + bytes([2]) * (2 * 48 * 4)
+    assert (second.work.position, second.work.num_tokens) == (4, 2)
+
+
+def test_only_the_last_part_of_a_prompt_is_sampled() -> None:
+    batcher = make_batcher()
+    batcher.open(opened())
+    ids = list(range(11))
+    batcher.submit(StageWork(RequestId("a"), 1, 0, 11, token_ids=ids, sample=True))
+    (first,), (second,) = step(batcher), step(batcher)
+    assert (first.work.token_ids, first.work.sample) == (ids[:8], False)
+    assert (second.work.token_ids, second.work.sample) == (ids[8:], True)
+
+
+def test_a_prompt_takes_no_more_rows_than_it_is_told() -> None:
+    batcher = make_batcher()
+    for name in ("a", "b"):
+        batcher.open(opened(name, kv_tokens=30))
+    batcher.submit(work("a", 0, [1] * 6))
+    batcher.submit(work("b", 0, [1]))
+    assert taken_names(batcher, 0) == [("b", 0)]
+    batcher.submit(work("b", 1, [1]))
+    assert taken_names(batcher, 4) == [("b", 1), ("a", 0)]
+    assert taken_names(batcher, 4) == [("a", 4)]
+
+
+def test_who_comes_later_gives_its_slots_to_who_was_first() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    for name in ("a", "b"):
+        batcher.open(opened(name, kv_tokens=96))
+    batcher.submit(work("a", 0, [1] * 47))
+    batcher.submit(work("b", 0, [1] * 17))
+    assert taken_names(batcher) == [("a", 0), ("b", 0)]
+    batcher.submit(work("a", 47, [1] * 30))
+    assert taken_names(batcher) == [("a", 47)]
+    assert [s.opened.request_id for s in batcher.preempted()] == ["b"]
+
+
+def test_who_comes_later_waits_while_there_is_no_room() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    for name in ("a", "b"):
+        batcher.open(opened(name, kv_tokens=96))
+    batcher.submit(work("a", 0, [1] * 64))
+    assert taken_names(batcher) == [("a", 0)]
+    batcher.submit(work("b", 0, [1] * 33))
+    assert has_work(batcher) and taken_names(batcher) == []
+    assert not has_work(batcher) and batcher.preempted() == []
+    batcher.close(RequestId("a"), 1)
+    assert has_work(batcher) and taken_names(batcher) == [("b", 0)]
+
+
+def test_a_request_that_came_first_elsewhere_is_senior_here() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    batcher.open(replace(opened("young", kv_tokens=96), admission=2))
+    batcher.submit(work("young", 0, [1] * 64))
+    step(batcher)
+    batcher.open(replace(opened("old", kv_tokens=96), admission=1))
+    batcher.submit(work("old", 0, [1] * 64))
+    assert taken_names(batcher) == [("old", 0)]
+    assert [s.opened.request_id for s in batcher.preempted()] == ["young"]
+
+
+def test_one_of_a_step_may_lose_its_place_to_another_of_it() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    batcher.open(opened("a", kv_tokens=96))
+    batcher.open(opened("b", kv_tokens=96))
+    batcher.submit(work("a", 0, [1] * 48))
+    batcher.submit(work("b", 0, [1] * 16))
+    step(batcher)
+    batcher.submit(work("b", 16))
+    batcher.submit(work("a", 48, [1] * 30))
+    assert taken_names(batcher) == []
+    assert [s.opened.request_id for s in batcher.preempted()] == ["b"]
+    assert taken_names(batcher) == [("a", 48)]
+
+
+def prefix(*blocks: int) -> tuple[bytes, ...]:
+    return tuple(bytes([block]) * 16 for block in blocks)
+
+
+def test_what_was_computed_is_found_under_its_name() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    names = prefix(1, 2, 3)
+    first = replace(opened("a", kv_tokens=60), prefix=names, cached_blocks=3)
+    assert batcher.open(first) == 0
+    batcher.submit(work("a", 0, [1] * 40))
+    step(batcher)  # the third block is not full
+    second = replace(opened("b", kv_tokens=60), prefix=names, cached_blocks=3)
+    assert batcher.open(second) == 32
+    with pytest.raises(FrameError):
+        batcher.submit(work("b", 0, [1]))
+    batcher.submit(work("b", 32, [1] * 8))
+    (item,) = step(batcher)
+    assert item.runs[0][0] == 0 and batcher.kv_tokens_used == 64
+    batcher.close(RequestId("a"), 1)
+    batcher.close(RequestId("b"), 1)
+    other_path = replace(first, request_id=RequestId("c"), cache_path=b"elsewhere")
+    fewer = replace(first, request_id=RequestId("d"), cached_blocks=1)
+    assert batcher.kv_tokens_used == 0
+    assert (batcher.open(other_path), batcher.open(fewer)) == (0, 16)
+
+
+def test_a_decoded_block_is_found_by_the_name_that_came_with_its_last_row() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    names = prefix(1, 2)
+    batcher.open(replace(opened("a"), prefix=names[:1], cached_blocks=1))
+    batcher.submit(work("a", 0, [1] * 31))
+    last = StageWork(RequestId("a"), 1, 31, 1, token_ids=[1], block_hash=names[1])
+    batcher.submit(last)
+    step(batcher)
+    batcher.close(RequestId("a"), 1)
+    assert batcher.open(replace(opened("b"), prefix=names, cached_blocks=2)) == 32
+
+
+def test_what_failed_is_not_found() -> None:
+    batcher = make_batcher(step_tokens_max=64)
+    named = replace(opened("a"), prefix=prefix(1), cached_blocks=1)
+    batcher.open(named)
+    batcher.submit(work("a", 0, [1] * 20))
+    batcher.finished(batcher.take(), [False])
+    assert batcher.open(replace(named, request_id=RequestId("b"))) == 0
+
+
+def test_a_rewound_sequence_runs_its_rows_again() -> None:
+    batcher = make_batcher(step_tokens_max=32)
+    names = prefix(1, 2)
+    batcher.open(replace(opened("a"), prefix=names, cached_blocks=2))
+    batcher.submit(work("a", 0, [1] * 40))
+    step(batcher)
+    batcher.close(RequestId("a"), 1)
+    again = replace(opened("a", epoch=2), prefix=names, cached_blocks=2)
+    assert batcher.open(again) == 32
+    batcher.submit(work("a", 32, [1] * 8, epoch=2))
+    items = batcher.take()
+    batcher.rewind(RequestId("a"), 2, 16)
+    assert not items[0].is_wanted
+    assert batcher.submit(work("a", 16, [1] * 16, epoch=2))
+    assert not batcher.has_work, "the step of before is under way"
+    batcher.finished(items, [True])
+    assert taken_names(batcher) == [("a", 16)]
+    batcher.rewind(RequestId("a"), 1, 0)
+    batcher.rewind(RequestId("never"), 1, 0)
+    batcher.close(RequestId("a"), 2)
+    assert batcher.kv_tokens_used == 0
 
 
 def test_decodes_wait_for_nobodys_prompt() -> None:
@@ -164,9 +344,9 @@ def test_decodes_wait_for_nobodys_prompt() -> None:
     batcher.submit(work("a", 8, [1] * 8))
     batcher.submit(work("b", 0, [1]))
     batcher.submit(work("c", 0, [1]))
-    assert taken_names(batcher) == [("a", 0), ("b", 0), ("c", 0)]
+    assert taken_names(batcher) == [("b", 0), ("c", 0), ("a", 0)]
     batcher.submit(work("b", 1, [1]))
-    assert taken_names(batcher) == [("a", 8), ("b", 1)]
+    assert taken_names(batcher) == [("b", 1), ("a", 8)]
     assert batcher.queue_tokens == 0
 
 
@@ -179,7 +359,7 @@ def test_more_is_expected_while_a_sequence_has_nothing_queued() -> None:
     assert batcher.expects_more()
     batcher.submit(work("b"))
     assert not batcher.expects_more()
-    batcher.take()
+    step(batcher)
     batcher.close(RequestId("b"), 1)
     assert not batcher.expects_more()
 
@@ -189,16 +369,16 @@ def test_those_who_shared_a_step_are_expected_together() -> None:
     for name in ("a", "b", "c"):
         batcher.open(opened(name, kv_tokens=30))
         batcher.submit(work(name))
-    batcher.take()
+    step(batcher)
     assert not batcher.expects_companions()  # nobody is ready: nothing to wait with
     batcher.submit(work("a", 1))
     assert batcher.expects_companions()
     batcher.submit(work("b", 1))
     batcher.close(RequestId("c"), 1)
     assert not batcher.expects_companions()
-    batcher.take()
+    step(batcher)
     batcher.submit(work("a", 2))
-    batcher.take()  # b did not come in time
+    step(batcher)  # b did not come in time
     batcher.submit(work("a", 3))
     assert not batcher.expects_companions()
     batcher.submit(work("b", 2))
@@ -211,7 +391,7 @@ def test_large_groups_may_part() -> None:
     for name in ("a", "b", "c"):
         batcher.open(opened(name, kv_tokens=30))
         batcher.submit(work(name))
-    batcher.take()
+    step(batcher)
     batcher.submit(work("a", 1))
     assert not batcher.expects_companions()
 
@@ -220,10 +400,10 @@ def test_a_prompts_next_chunk_counts_as_ready() -> None:
     batcher = make_batcher()
     for name in ("a", "b"):
         batcher.open(opened(name, kv_tokens=30))
-    batcher.submit(work("a", 0, [1, 2]))
+    batcher.submit(StageWork(RequestId("a"), 1, 0, 2, token_ids=[1, 2], sample=True))
     batcher.submit(work("a", 2, [1, 2]))
     batcher.submit(work("b"))
-    batcher.take()
+    step(batcher)
     assert batcher.expects_companions() and batcher.expects_more()
     batcher.submit(work("b", 1))
     assert not batcher.expects_companions() and not batcher.expects_more()
@@ -290,7 +470,7 @@ def test_a_position_may_not_come_twice() -> None:
     batcher = make_batcher()
     batcher.open(opened())
     batcher.submit(work(ids=[1, 2]))
-    batcher.take()
+    step(batcher)
     with pytest.raises(FrameError):
         batcher.submit(work(ids=[1, 2]))
     assert batcher.submit(work(position=2))
@@ -301,7 +481,7 @@ def test_dropping_returns_what_waits() -> None:
     batcher.open(opened())
     batcher.submit(work())
     assert [w.request_id for w in batcher.drop()] == ["a"]
-    assert not batcher.has_work and batcher.kv_tokens_reserved == 0
+    assert not batcher.has_work and batcher.kv_tokens_used == 0
     assert not batcher.submit(work(position=1))
 
 
@@ -321,8 +501,8 @@ def test_a_work_set_aside_holds_back_its_sequence_and_nobody_else() -> None:
     assert batcher.queue_tokens == 3 and not has_work(batcher)
     batcher.resume(first)
     assert has_work(batcher)
-    assert taken_names(batcher) == [("a", 0)]
-    assert taken_names(batcher) == [("a", 2)]
+    (item,) = step(batcher)
+    assert (item.work.position, item.work.num_tokens) == (0, 3)
     assert batcher.queue_tokens == 0 and not has_work(batcher)
 
 

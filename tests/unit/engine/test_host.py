@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from node.engine.host import ThreadedEngineHost
-from node.ports import SequenceOpen, StageResult, StageWork
+from node.ports import PREEMPTED, SequenceOpen, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, UnavailableError, WeightsError
 from plait.models.source import TensorSource
 from plait.types import (
@@ -109,7 +109,7 @@ async def test_a_prompt_becomes_transformers_tokens() -> None:
             text.append(result.token_id)
             stage.engine.submit(work("a", len(text) - 1, text[-1:]))
         stats = stage.engine.stats()
-        assert stats.kv_tokens_reserved == 64 and stats.num_sequences == 1
+        assert stats.kv_tokens_reserved == 16 and stats.num_sequences == 1
         assert stats.tokens_total >= 10 and stats.steps_total >= 8 and stats.stage_ms > 0
 
 
@@ -162,18 +162,26 @@ async def test_memory_that_is_gone_while_loading_is_an_overload() -> None:
         assert refused.value.code == "memory_full"
 
 
-async def test_full_kv_refuses_and_closing_frees_it() -> None:
+async def test_slots_go_to_who_came_first_and_closing_frees_them() -> None:
     async with running(kv_tokens_max=100) as stage:
         held = await stage.load(stage.model.spec.whole)
-        stage.engine.open(opened("a", held.span))
         with pytest.raises(OverloadedError) as refused:
-            stage.engine.open(opened("b", held.span))
+            stage.engine.open(opened("big", held.span, kv_tokens=97))
         assert refused.value.code == "kv_full"
-        stage.engine.close(RequestId("a"), 1)
-        stage.engine.close(RequestId("a"), 1)
+        for name in ("a", "b"):
+            stage.engine.open(opened(name, held.span))
+            stage.engine.submit(work(name, 0, [1] * 40))
+            assert (await stage.next()).error is None
+        stage.engine.submit(work("a", 40, [1] * 20))
+        results = {r.request_id: r for r in (await stage.next(), await stage.next())}
+        assert results[RequestId("a")].error is None
+        error = results[RequestId("b")].error
+        assert error is not None and error.code == PREEMPTED
+        for name in ("a", "b", "b"):
+            stage.engine.close(RequestId(name), 1)
         assert stage.engine.stats().kv_tokens_reserved == 0
-        stage.engine.open(opened("b", held.span))
-        stage.engine.submit(work("b", 0, [1, 2]))
+        stage.engine.open(opened("c", held.span))
+        stage.engine.submit(work("c", 0, [1, 2]))
         assert (await stage.next()).error is None
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from node.engine.batcher import Batcher
 from node.engine.patience import Patience
 from plait.types import RequestId
-from tests.unit.engine.test_batcher import HELD, SPEC, opened, work
+from tests.unit.engine.test_batcher import HELD, SPEC, opened, step, work
 
 STAGE_MS = 10.0
 
@@ -34,7 +34,7 @@ def test_companions_are_worth_half_a_step_others_a_moment() -> None:
     batcher.submit(work("a"))
     assert waited_s(patience, 0) == [0.03 * STAGE_MS / 1e3]
     batcher.submit(work("b"))
-    batcher.take()
+    step(batcher)
     batcher.submit(work("a", 1))
     assert waited_s(patience, 1) == [0.5 * STAGE_MS / 1e3, 0.03 * STAGE_MS / 1e3]
 
@@ -43,7 +43,7 @@ def test_no_wait_exceeds_its_bound() -> None:
     batcher, patience = make("ab")
     for name in "ab":
         batcher.submit(work(name))
-    batcher.take()
+    step(batcher)
     batcher.submit(work("a", 1))
     assert waited_s(patience, 100, stage_ms=1e6) == [0.015, 0.15]
 

@@ -166,21 +166,6 @@ def test_bfloat16_stays_near_float32() -> None:
     assert float(error) < 0.03
 
 
-def test_prompts_longer_than_a_cache_move_no_others() -> None:
-    """Sequences that come and go leave gaps; the pool closes them without changing a result."""
-    model = tiny_model("llama")
-    whole = model.spec.whole
-    runner = make_runner(model, whole, num_slots=30)
-    first = make_sequence(whole, name="a", kv_tokens=10)
-    second = make_sequence(whole, name="b", kv_tokens=10)
-    run_rows(runner, [ids_item(first, 0, [1, 2, 3]), ids_item(second, 0, PROMPTS[0])])
-    runner.pool.free(first.key)
-    third = make_sequence(whole, name="c", kv_tokens=20)
-    rows = run_rows(runner, [ids_item(third, 0, [9] * 20), ids_item(second, 3, [8])])
-    expected = model.hidden_states([*PROMPTS[0], 8])[-1][-1:]
-    torch.testing.assert_close(rows[1], expected, atol=1e-4, rtol=0)
-
-
 def _run_two(runner: Runner, span: LayerSpan, first: bytes, second: bytes) -> list[StageResult]:
     return runner.run(
         [
