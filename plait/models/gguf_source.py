@@ -1,7 +1,9 @@
 """A GGUF as a TensorSource: names, layouts and element types become Hugging Face's, per tensor."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,12 +15,13 @@ from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import ByteStore
 from plait.models.finite import require_finite
 from plait.models.gguf_header import GgufHeader, GgufTensor, read_header
-from plait.models.gguf_names import to_hugging_face
+from plait.models.gguf_names import NOT_WEIGHTS, gguf_name
 from plait.models.gguf_spec import spec_from_gguf
 from plait.models.layout import check_layout
 from plait.models.manifest import content_mark, manifest_digest
 from plait.models.rows import RowTable
 from plait.models.source import ReadProgress, TensorData
+from plait.models.tensors import span_tensor_names
 from plait.types import Architecture, DType, ModelId, ModelSpec
 
 _STORED_AS: Final = {
@@ -26,6 +29,11 @@ _STORED_AS: Final = {
     GGMLQuantizationType.F16: DType.FLOAT16,
     GGMLQuantizationType.BF16: DType.BFLOAT16,
 }
+
+_PERMUTED: Final = ("llama", "smollm3")
+"""Architectures, by llama.cpp's name, that it rotates in neighbouring channels."""
+
+_NORMS_FROM_ONE: Final = (Architecture.GEMMA2, Architecture.GEMMA3)
 
 
 class GgufSource:
@@ -37,11 +45,8 @@ class GgufSource:
         self._store = store
         self.header: GgufHeader = read_header(store, block_bytes=block_bytes)
         self.spec: ModelSpec = spec_from_gguf(self.header, store, model_id)
-        self._tensors: dict[str, GgufTensor] = {}
-        for tensor in self.header.tensors.values():
-            name = to_hugging_face(tensor.name)
-            if name is not None:
-                self._tensors[name] = tensor
+        self._tensors = _tensors(self.spec, self.header, store.label)
+        self._is_permuted = self.header.metadata["general.architecture"] in _PERMUTED
         where = dict.fromkeys(("", *self._tensors), store.label)
         check_layout(self.spec, {n: t.shape for n, t in self._tensors.items()}, where=where)
         places = [(t.offset, t.num_bytes) for t in self.header.tensors.values()]
@@ -58,6 +63,13 @@ class GgufSource:
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._tensors)
+
+    def stored_types(self) -> Counter[str]:
+        """Bytes of each element type, by GGUF's name of it."""
+        types: Counter[str] = Counter()
+        for tensor in self._tensors.values():
+            types[tensor.quant.name] += tensor.num_bytes
+        return types
 
     def stored_bytes(self, name: str) -> int:
         return self._tensor(name).num_bytes
@@ -117,17 +129,24 @@ class GgufSource:
         dtype = _STORED_AS.get(tensor.quant)
         if dtype is None:
             dtype, rows = DType.FLOAT32, self._dequantised(rows, tensor).view(np.uint8)
+        if self._is_gamma_from_one(name):
+            dtype, rows = DType.FLOAT32, _less_one(rows, dtype)
         buffer = np.ascontiguousarray(rows).reshape(-1).data
         require_finite(buffer, dtype, name=name, where=self._store.label)
         return TensorData(name=name, dtype=dtype, shape=shape, buffer=buffer)
 
     def _permuted_heads(self, name: str) -> int | None:
-        """llama.cpp stores q and k of its "llama" architecture with interleaved rotary halves."""
-        if self.spec.architecture is not Architecture.LLAMA:
+        """llama.cpp stores q and k of `_PERMUTED` with interleaved rotary halves."""
+        if not self._is_permuted:
             return None
         if ".q_proj." in name:
             return self.spec.num_heads
         return self.spec.num_kv_heads if ".k_proj." in name else None
+
+    def _is_gamma_from_one(self, name: str) -> bool:
+        """llama.cpp stores the norms of Gemma as they are multiplied with, one more than in
+        Hugging Face's files."""
+        return self.spec.architecture in _NORMS_FROM_ONE and name.endswith("norm.weight")
 
     def _dequantised(self, rows: NDArray[np.uint8], tensor: GgufTensor) -> NDArray[np.float32]:
         try:
@@ -139,6 +158,49 @@ class GgufSource:
                 reason="model_unsupported",
             ) from None
         return values
+
+
+def _tensors(spec: ModelSpec, header: GgufHeader, label: str) -> dict[str, GgufTensor]:
+    """What is there of the model's tensors; an expert is a piece of its stack. Raises ModelError
+    for a tensor that is none of them."""
+    found: dict[str, GgufTensor] = {}
+    used = set(NOT_WEIGHTS)
+    for name in span_tensor_names(spec, spec.whole):
+        place = gguf_name(spec, name)
+        used.add(place.stored)
+        tensor = header.tensors.get(place.stored)
+        if tensor is not None:
+            found[name] = tensor if place.expert is None else _piece(tensor, place.expert, label)
+    for stored in header.tensors:
+        if stored not in used:
+            raise ModelError(
+                f"{label}: tensor {stored} is not part of a {spec.architecture} model that plait "
+                "runs",
+                reason="model_unsupported",
+            )
+    return found
+
+
+def _piece(stack: GgufTensor, expert: int, label: str) -> GgufTensor:
+    """One of a stack (experts, ...). Raises WeightsError where the stack is too low."""
+    if len(stack.shape) < 2 or expert >= stack.shape[0]:
+        raise WeightsError(
+            f"{label}: tensor {stack.name} of shape {stack.shape} has no expert {expert}",
+            reason="weights_disagree",
+        )
+    size = stack.num_bytes // stack.shape[0]
+    return replace(
+        stack, shape=stack.shape[1:], offset=stack.offset + expert * size, num_bytes=size
+    )
+
+
+def _less_one(rows: NDArray[np.uint8], dtype: DType) -> NDArray[np.uint8]:
+    """Elements of any stored type, as float32 and one less."""
+    if dtype is DType.BFLOAT16:
+        values = (rows.view("<u2").astype(np.uint32) << 16).view("<f4")
+    else:
+        values = rows.view("<f4" if dtype is DType.FLOAT32 else "<f2").astype(np.float32)
+    return (values - 1).view(np.uint8)
 
 
 def _undo_rope_permutation(

@@ -130,8 +130,9 @@ def _qwen3_moe(num_layers: int, *, norm_topk_prob: bool = True) -> PreTrainedMod
 
 
 def _smollm3(num_layers: int) -> PreTrainedModel:
-    """Every other layer is not rotated."""
-    config = SmolLM3Config(**_SIZES, num_hidden_layers=num_layers, no_rope_layer_interval=2)
+    """The last layer of three, or the fourth of more, is not rotated."""
+    every = min(4, num_layers)
+    config = SmolLM3Config(**_SIZES, num_hidden_layers=num_layers, no_rope_layer_interval=every)
     return SmolLM3ForCausalLM(config)
 
 

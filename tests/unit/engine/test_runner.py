@@ -82,7 +82,7 @@ def test_sequences_run_different_parts_of_the_held_span_in_one_step(kind: str) -
     spans = [LayerSpan(0, 3), LayerSpan(1, 2), LayerSpan(0, 1), LayerSpan(1, 3), LayerSpan(2, 3)]
     items: list[StepItem] = []
     for i, span in enumerate(spans):
-        sequence = make_sequence(span, name=f"r{i}")
+        sequence = make_sequence(span, name=f"r{i}", kv_tokens=len(ids))
         hidden = bytes_of(states[span.start])
         is_first = span.start == 0
         items.append(
