@@ -197,24 +197,29 @@ class Batcher:
         sequence = next((s for s in self._ready if work in s.waiting), None)
         return [] if sequence is None else self._unqueue(sequence)
 
-    def take(self, prompt_rows_max: int | None = None) -> list[StepItem]:
+    def take(
+        self, prompt_rows_max: int | None = None, *, decodes_max: int | None = None
+    ) -> list[StepItem]:
         """The works of the next step, prompts cut to so many rows (None: to what suits the
-        device). Where several threads run steps, each calls this for its own.
+        device) and no more than so many decodes (None: all). Where several threads run steps, each
+        calls this for its own.
 
         Who is preempted for their room is told by `preempted`."""
         rows_left = self._step_tokens_max
         if prompt_rows_max is not None:
             rows_left = min(rows_left, prompt_rows_max)
         candidates = sorted(self._takable(), key=lambda sequence: not sequence.is_at_decode)
+        decodes_left = len(candidates) if decodes_max is None else decodes_max
         taken: list[StepItem] = []
         for sequence in candidates:
             is_decode = sequence.is_at_decode
-            rows_max = 1 if is_decode else rows_left
+            rows_max = min(1, decodes_left) if is_decode else rows_left
             if rows_max <= 0 or not sequence.is_open:
                 continue
             item = self._take_of(sequence, rows_max)
             if item is not None:
                 taken.append(item)
+                decodes_left -= is_decode
                 rows_left -= 0 if is_decode else item.work.num_tokens
         taken = self._still_open(taken)
         self._regroup([item.sequence for item in taken])

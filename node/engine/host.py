@@ -278,7 +278,7 @@ class ThreadedEngineHost:
                 if self._stopping:
                     break
                 job = self._jobs.popleft() if self._jobs else None
-                items = [] if job is not None else self._batcher.take()
+                items = [] if job is not None else self._take()
                 preempted = self._batcher.preempted()
             if job is not None:
                 job()
@@ -288,6 +288,9 @@ class ThreadedEngineHost:
             if items:
                 self._step(self._runner, items)
         self._drop()
+
+    def _take(self) -> list[StepItem]:
+        return self._batcher.take(decodes_max=self._patience.decodes_max)
 
     def _linger(self) -> None:
         """Wait for works that are about to come, as `Patience` says; the lock is held."""
@@ -308,9 +311,11 @@ class ThreadedEngineHost:
         except Exception as error:  # root: these requests fail, the engine goes on
             has_failed = True
             results = [_engine_failure(item.work, error) for item in items]
-        step_ms = (self._now_ns() - started_ns) / 1e6
+        end_ns = self._now_ns()
+        step_ms = (end_ns - started_ns) / 1e6
         with self._wake:
             self._steps_total += 1
+            self._patience.stepped(len(items), step_ms, end_ns / 1e6)
             self._tokens_total += sum(item.work.num_tokens for item in items)
             kept = _STAGE_MS_KEPT if self._stage_ms else 0.0
             self._stage_ms = kept * self._stage_ms + (1 - kept) * step_ms

@@ -5,8 +5,13 @@ steps. Works of one step come back one by one; who starts with the first runs it
 after it, and so on for ever. So a step waits: half a step's time for sequences that shared the last
 one, a moment for any other open sequence, and now and then long enough for a whole round of the
 ring, so that groups that never meet become one. What fails is tried less and less often.
+
+All that holds where a stage is short of time. Where it is not, since frames are under way for
+longer than they are computed, a shared step only makes everybody's trip longer: nobody is waited
+for, and those who come together go one by one, until they come apart.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from node.engine.batcher import Batcher
@@ -18,6 +23,12 @@ _COMPANION_STEPS = 0.5
 _ANY_STEPS = 0.03
 _MERGE_STEPS = 6.0
 """Longest waits as multiples of a step's time."""
+
+_ROOMY_LOAD = 0.7
+"""A stage has time to spare where steps of one sequence each would fill less of it."""
+
+_LOAD_STEPS = 24
+"""Steps over which the load is taken, and of which half must be known."""
 
 _MERGE_LIMIT_FACTOR = 10.0
 _FIRST_MERGE_AFTER_STEPS = 8
@@ -33,15 +44,39 @@ class Patience:
         self._limit_ms = limit_ms
         self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS
         self._merge_at_step = _FIRST_MERGE_AFTER_STEPS
+        self._steps: deque[tuple[float, float]] = deque(maxlen=_LOAD_STEPS)
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether steps of one sequence each would leave the stage with time to spare."""
+        steps = self._steps
+        if len(steps) < _LOAD_STEPS // 2:
+            return False
+        passed_ms = steps[-1][0] - steps[0][0]
+        alone_ms = sum(alone_ms for _, alone_ms in steps) - steps[0][1]
+        return alone_ms < _ROOMY_LOAD * passed_ms
+
+    @property
+    def decodes_max(self) -> int | None:
+        """Decodes that the next step should take at most; None: all that wait."""
+        return 1 if self.is_roomy else None
+
+    def stepped(self, num_sequences: int, step_ms: float, end_ms: float) -> None:
+        """A step of so many sequences is over."""
+        self._steps.append((end_ms, num_sequences * step_ms))
 
     def sequence_opened(self, step: int) -> None:
         """Somebody new: after its first steps it is worth while to try merging again."""
+        if self._batcher.num_sequences <= 1:  # what went on before a pause says nothing
+            self._steps.clear()
         self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS
         self._merge_at_step = step + _FIRST_MERGE_AFTER_STEPS
 
     def waits(self, stage_ms: float, step: int) -> Iterator[Wait]:
         """The waits before a step, one after the other; `stage_ms` is what steps take."""
         batcher = self._batcher
+        if self.is_roomy:
+            return
         yield batcher.expects_companions, self._bounded_s(_COMPANION_STEPS * stage_ms, 1.0)
         if batcher.num_sequences > self._group_max or step < self._merge_at_step:
             yield batcher.expects_more, self._bounded_s(_ANY_STEPS * stage_ms, 1.0)

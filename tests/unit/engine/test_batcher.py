@@ -533,3 +533,18 @@ def test_closing_forgets_what_was_set_aside() -> None:
     batcher.set_aside(waiting)
     batcher.close(RequestId("a"), 1)
     assert batcher.abandon(waiting) == [] and batcher.queue_tokens == 0
+
+
+def test_a_step_takes_no_more_decodes_than_it_should_the_longest_waiting_first() -> None:
+    batcher = make_batcher()
+    for name in "abc":
+        batcher.open(opened(name, kv_tokens=20))
+        batcher.submit(work(name))
+        batcher.finished(batcher.take(), [True])
+    for name in "bac":
+        batcher.submit(work(name, 1))
+    first = batcher.take(decodes_max=1)
+    batcher.submit(work("b", 2))
+    batcher.finished(first, [True])
+    second = batcher.take(decodes_max=2)
+    assert [[i.work.request_id for i in items] for items in (first, second)] == [["b"], ["a", "c"]]

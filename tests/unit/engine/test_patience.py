@@ -67,3 +67,36 @@ def test_many_sequences_are_not_merged() -> None:
     assert all(max(waited_s(patience, step)) < 0.001 for step in range(100))
     batcher.close(RequestId("c"), 1)
     assert max(waited_s(patience, 101)) == 6 * STAGE_MS / 1e3
+
+
+def stepped(patience: Patience, *, num_sequences: int, step_ms: float, every_ms: float) -> None:
+    for step in range(24):
+        patience.stepped(num_sequences, step_ms, every_ms * step)
+
+
+def test_where_frames_travel_longer_than_they_are_computed_nobody_is_waited_for() -> None:
+    batcher, patience = make("abcd")
+    stepped(patience, num_sequences=4, step_ms=10.0, every_ms=100.0)
+    for name in "abcd":
+        batcher.submit(work(name))
+    assert patience.decodes_max == 1
+    batcher.take()
+    batcher.submit(work("a", 1))
+    assert batcher.expects_companions() and waited_s(patience, 30) == []
+
+
+def test_a_stage_that_is_short_of_time_shares_its_steps() -> None:
+    batcher, patience = make("ab")
+    assert patience.decodes_max is None, "nothing is known yet"
+    stepped(patience, num_sequences=2, step_ms=10.0, every_ms=25.0)
+    batcher.submit(work("a"))
+    assert patience.decodes_max is None and waited_s(patience, 3) != []
+
+
+def test_what_went_on_before_a_pause_says_nothing() -> None:
+    batcher, patience = make("")
+    stepped(patience, num_sequences=1, step_ms=1.0, every_ms=100.0)
+    assert patience.is_roomy
+    batcher.open(opened("a", kv_tokens=10))
+    patience.sequence_opened(24)
+    assert not patience.is_roomy
