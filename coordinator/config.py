@@ -15,6 +15,7 @@ PUBLIC_PORT: Final = 7420
 NODE_PORT: Final = 7421
 HTTP_PORT: Final = 7480
 MQTT_PORT: Final = 7422
+_WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4")
 _HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
 
 
@@ -108,7 +109,7 @@ class CoordinatorConfig:
     enrolment token, unless one that is still good, or let a node in, is there. Planning begins once
     `nodes_min` nodes are profiled, or `plan_wait_ms` after the first one. `demand` (name of model,
     weight) shares the network between models, as observed where it is empty; `replicas_min` (name,
-    chains) is what each is to have first.
+    chains) is what each is to have first. `weights` is what numbers all nodes compute with.
     """
 
     models: tuple[str, ...]
@@ -128,6 +129,7 @@ class CoordinatorConfig:
     plan_wait_ms: int = 3_000
     kv_tokens_min: int = 2_048
     wire_dtype: str = "float32"
+    weights: str = "fp32"
     max_tokens_default: int = 256
     queue_max: int = 256
     requests_max: int = 256
@@ -169,6 +171,8 @@ class CoordinatorConfig:
             raise ConfigError("--plan-wait-s cannot be negative")
         if self.wire_dtype not in tuple(DType):
             raise ConfigError(f"--wire-dtype {self.wire_dtype}: choose one of {', '.join(DType)}")
+        if self.weights not in _WEIGHTS:
+            raise ConfigError(f"--weights {self.weights}: choose one of {', '.join(_WEIGHTS)}")
         taken: dict[tuple[str, int], str] = {}
         for listen in (self.public, self.node, self.http, self.mqtt):
             if listen.port == 0:

@@ -115,7 +115,7 @@ async def coordinator(
     """
     clock = clock if clock is not None else SystemClock()
     await asyncio.to_thread(check_config, config)
-    models = await asyncio.to_thread(served_models, config.models)
+    models = await asyncio.to_thread(served_models, config.models, weights=config.weights)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(sole_owner(config.state_dir, role="coordinator", flag="--state-dir"))
         authority = Authority.open(config.state_dir / "authority", clock, names=_names(config))

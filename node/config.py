@@ -23,6 +23,8 @@ class NodeConfig:
         num_threads: of the engine; None: torch's choice.
         device: "auto", "cpu", "cuda" or "cuda:N".
         compute_dtype: None: bfloat16 on a GPU, float32 on a CPU.
+        weights: formats that the owner agrees to: "auto" (the network's), "fp32", "fp16", "int8"
+            or "int4".
         kv_tokens_max: most KV slots to keep.
         has_telemetry: whether to publish figures over MQTT.
         drain_ms: how long running requests may take to end when the node is stopped.
@@ -39,6 +41,7 @@ class NodeConfig:
     num_threads: int | None = None
     device: str = "auto"
     compute_dtype: DType | None = None
+    weights: str = "auto"
     kv_tokens_max: int = 32_768
     has_telemetry: bool = True
     drain_ms: int = 10_000

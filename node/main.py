@@ -18,7 +18,7 @@ from node.agent.local_status import StatusKeeper
 from node.agent.meter import NodeMeter
 from node.agent.papers import Papers
 from node.agent.profile import SelfProfile
-from node.agent.reports import ReportWriter, frame_limit
+from node.agent.reports import ReportWriter, frame_limit, weights_refusal
 from node.agent.runtime import NodeRuntime
 from node.agent.telemetry import TelemetryPublisher
 from node.agent.weights import open_weights
@@ -51,6 +51,7 @@ from plait.wire.v1 import control_pb2
 FLUSH_S: Final = 1.0
 PATIENCE_S: Final = 0.5
 INTERRUPTED: Final = 130
+WEIGHTS_REFUSED: Final = 3
 TLS_FILE: Final = "tls.pem"
 
 _log = log.get("node")
@@ -211,6 +212,10 @@ class Node:
         )
 
     def _welcomed(self, welcome: control_pb2.Welcome) -> None:
+        refusal = weights_refusal(welcome, self._config.weights)
+        if refusal is not None:
+            self.leave(Exit(WEIGHTS_REFUSED, refusal))
+            return
         self._links.set_frame_bytes_max(frame_limit(welcome))
         if self._welcomes.full():
             self._welcomes.get_nowait()

@@ -71,6 +71,12 @@ def held_error(state: CoreState, held: HeldSpan) -> Reason | None:
         return Reason(code="invalid_span", message=f"{held.model_id} has no layers {held.span}")
     if held.kv_tokens_max < 1:
         return Reason(code="not_enough_memory", message="no KV fits beside the weights")
+    if held.weight_format is not spec.weight_format:
+        return Reason(
+            code="format_mismatch",
+            message=f"it holds {held.model_id} as {held.weight_format}, the network serves it as "
+            f"{spec.weight_format}",
+        )
     expected = state.digests.get(held.model_id)
     if expected is not None and held.digest != expected:
         return Reason(

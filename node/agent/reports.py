@@ -6,7 +6,8 @@ from node.core import effects as ef
 from node.core import events as ev
 from node.core.machines import NodeState
 from plait.errors import FrameError
-from plait.types import HeldSpan, ModelId, NodeId, NodeLoad, NodeProfile, Reason
+from plait.models.formats import suits
+from plait.types import HeldSpan, ModelId, NodeId, NodeLoad, NodeProfile, Reason, WeightFormat
 from plait.wire.channel import FRAME_BYTES_MAX
 from plait.wire.codec import (
     held_span_to_proto,
@@ -116,6 +117,21 @@ def welcome_event(welcome: control_pb2.Welcome) -> ev.ControlAttached:
             continue
         models.append(ev.ModelOffered(spec, source))
     return ev.ControlAttached(models=tuple(models), frame_bytes_max=frame_limit(welcome))
+
+
+def weights_refusal(welcome: control_pb2.Welcome, weights: str) -> Reason | None:
+    """Why an owner who asked for `weights` does not serve this network; None where all its models
+    are in such numbers. Every node of a network computes with the same ones, so that a request may
+    go on elsewhere and get the same tokens."""
+    for offer in welcome.models:
+        word = offer.spec.weight_format or WeightFormat.NATIVE
+        if word not in tuple(WeightFormat) or not suits(weights, WeightFormat(word)):
+            return Reason(
+                code="weights_refused",
+                message=f"this network serves {offer.spec.model_id} as {word}, this node was told "
+                f"--weights {weights}: join with --weights auto",
+            )
+    return None
 
 
 def frame_limit(welcome: control_pb2.Welcome) -> int:

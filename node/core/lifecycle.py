@@ -16,6 +16,7 @@ from node.core.events import (
     ControlAttached,
     DrainOrdered,
     Evicted,
+    ModelOffered,
     SpanAssigned,
     SpanLoaded,
     SpanLoadFailed,
@@ -40,10 +41,13 @@ class Lifecycle:
         """Welcome: what the network serves and how large a frame may be."""
         node = self._node
         node.is_attached = True
-        node.models = {offer.spec.model_id: offer for offer in event.models} | {
+        offered = {offer.spec.model_id: offer for offer in event.models}
+        node.models = offered | {
             model_id: offer
             for model_id, offer in node.models.items()
-            if node.held is not None and node.held.model_id == model_id
+            if node.held is not None
+            and node.held.model_id == model_id
+            and (model_id not in offered or _same_numbers(offered[model_id], offer))
         }
         node.frame_bytes_max = event.frame_bytes_max
         if node.is_stopping:
@@ -186,10 +190,12 @@ class Lifecycle:
         self._move(NodeTrigger.EMPTIED)
 
     def _is_held(self, event: SpanAssigned) -> bool:
-        held = self._node.held
+        held, offer = self._node.held, self._node.models.get(event.model_id)
         return (
             held is not None
+            and offer is not None
             and held.model_id == event.model_id
+            and held.weight_format is offer.spec.weight_format
             and held.span == event.span
             and held.kv_tokens_max >= event.kv_tokens_min
         )
@@ -207,3 +213,8 @@ class Lifecycle:
 
     def _move(self, trigger: NodeTrigger) -> None:
         self._node.state = next_node_state(self._node.state, trigger)
+
+
+def _same_numbers(new: ModelOffered, old: ModelOffered) -> bool:
+    """A network that now serves a model in other numbers wants it loaded anew."""
+    return new.spec.weight_format is old.spec.weight_format

@@ -9,7 +9,7 @@ import torch
 from node.engine.device import Device
 from node.engine.embedding import warm_rows
 from node.engine.kv_cache import KvPool
-from node.engine.linear import can_pack
+from node.engine.layouts.choice import keeps_copies
 from node.engine.loader import load_stage
 from node.engine.memory import plan_memory
 from node.engine.row_fetcher import FetchDone
@@ -128,7 +128,7 @@ class Loader:
             kv_tokens_min=kv_tokens_min,
             kv_tokens_max=self._kv_tokens_max,
             step_tokens_max=self._step_tokens_max,
-            packs_weights=can_pack(self._device.kind, self._device.dtype),
+            packs_weights=keeps_copies(self._device, spec),
         )
         progress("fetching", 0, 0)
         opened = self._open_source(source)
@@ -163,6 +163,8 @@ class Loader:
                 weight_bytes=stage.weight_bytes,
                 read_bytes=opened.read_bytes,
                 kv_tokens_max=plan.kv_tokens,
+                weight_format=spec.weight_format,
+                layout=stage.layout,
             )
             runner = Runner(stage, pool, self._device)
             is_kept = stage.reads_rows

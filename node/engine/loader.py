@@ -8,9 +8,10 @@ from torch import Tensor
 from node.engine.device import Device
 from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
 from node.engine.layers.norm import RmsNorm
-from node.engine.linear import Linear, PlainLinear, make_linear
+from node.engine.layouts.choice import choose_layouts
+from node.engine.linear import Linear, PlainLinear
 from node.engine.models import load_block
-from node.engine.models.parts import load_norm
+from node.engine.models.parts import ReadTensor, load_norm
 from node.engine.rope import rotation_tables
 from node.engine.stage import HeldStage
 from node.engine.tensor_bytes import tensor_from_bytes
@@ -47,16 +48,18 @@ def load_stage(
     Raises WeightsError, naming the tensor, for a missing or misshapen one, NaN and infinities.
     """
     reader = _Reader(source, spec, span, device, progress)
-    blocks = tuple(load_block(reader.read, spec, layer) for layer in range(span.start, span.end))
+    layouts = choose_layouts(device, spec)
+    read = ReadTensor(reader.read, layouts.layers.make)
+    blocks = tuple(load_block(read, spec, layer) for layer in range(span.start, span.end))
     final_norm: RmsNorm | None = None
     head: Linear | None = None
     embedding: Embedding | None = None
     shares = False
     if span.end == spec.num_layers:
-        final_norm = load_norm(reader.read, FINAL_NORM, spec)
+        final_norm = load_norm(read, FINAL_NORM, spec)
         table = reader.read(EMBEDDING if spec.tie_embeddings else HEAD)
         shares = cached_rows is None and span.start == 0 and spec.tie_embeddings
-        head = PlainLinear(table) if shares else make_linear(table)
+        head = PlainLinear(table) if shares else layouts.head.make(table, None)
         if shares:
             embedding = TableEmbedding(table)
     if span.start == 0 and embedding is None:
@@ -71,6 +74,9 @@ def load_stage(
         head=head,
         head_shares_embedding=shares,
         rotations=rotation_tables(spec, num_positions, device.torch_device),
+        rows_min=layouts.rows_min,
+        layout=layouts.name,
+        runs_in_lanes=layouts.is_single_threaded,
     )
 
 

@@ -15,8 +15,10 @@ from torch import Tensor
 from node.engine.device import Device
 from node.engine.kv_cache import KvPool
 from node.engine.layers.block import Block
-from node.engine.linear import ROWS_MIN, make_linear
+from node.engine.layouts.choice import choose_layouts
+from node.engine.linear import ROWS_MIN
 from node.engine.models import load_block
+from node.engine.models.parts import ReadTensor
 from node.engine.rope import rotation_tables
 from node.engine.runner import Runner
 from node.engine.sequence import Sequence, StepItem
@@ -115,6 +117,7 @@ class _Bench:
                 head=None,
                 head_shares_embedding=False,
                 rotations=rotation_tables(spec, positions, device.torch_device),
+                rows_min=choose_layouts(device, spec).rows_min,
             ),
             pool,
             device,
@@ -157,7 +160,7 @@ def _random_block(spec: ModelSpec, device: Device) -> Block:
             return torch.ones(shape, device=device.torch_device, dtype=device.dtype)
         return _random(device, *shape)
 
-    return load_block(read, spec, 0)
+    return load_block(ReadTensor(read, choose_layouts(device, spec).layers.make), spec, 0)
 
 
 def _random(device: Device, *shape: int) -> Tensor:
@@ -191,8 +194,11 @@ def _tiny(spec: ModelSpec) -> ModelSpec:
 
 def _head_ms(device: Device, spec: ModelSpec) -> float:
     vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // spec.hidden_size))
-    head = make_linear(_random(device, vocab, spec.hidden_size))
-    rows = torch.zeros(ROWS_MIN, spec.hidden_size, device=device.torch_device, dtype=device.dtype)
+    layouts = choose_layouts(device, spec)
+    head = layouts.head.make(_random(device, vocab, spec.hidden_size), None)
+    rows = torch.zeros(
+        layouts.rows_min, spec.hidden_size, device=device.torch_device, dtype=device.dtype
+    )
     timed_s = _median_s(device, lambda: head(rows).argmax(dim=-1), budget_s=0.15)
     return 1e3 * timed_s * spec.vocab_size / vocab
 

@@ -49,7 +49,7 @@ def plan_memory(
     row_bytes = spec.hidden_size * dtype.num_bytes
     weights = spec.weight_bytes(span, dtype)
     if reads_rows and not is_tied_whole:
-        weights -= spec.vocab_size * row_bytes
+        weights -= spec.embedding_bytes(dtype)
     workspace = workspace_bytes(spec, span, dtype, step_tokens_max)
     slot_bytes = spec.kv_bytes_per_token(len(span), dtype)
     spare = usable_bytes - weights - workspace - kv_tokens_min * slot_bytes

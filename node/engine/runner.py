@@ -1,5 +1,6 @@
 """Runs one step: works of several sequences through the layers each of them asked for."""
 
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from node.engine.device import Device, torch_dtype
 from node.engine.kv_cache import KvPool
-from node.engine.linear import ROWS_MIN
+from node.engine.lanes import Lanes, lanes_for
 from node.engine.row_fetcher import FetchDone
 from node.engine.sampler import draw_rows
 from node.engine.sequence import StepItem
@@ -38,6 +39,7 @@ class Runner:
     ) -> None:
         self.stage = stage
         self.pool = pool
+        self._lanes = Lanes()
         self._device = device
         self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
 
@@ -51,6 +53,7 @@ class Runner:
 
     def close(self) -> None:
         """Let go of the weights' file. Idempotent."""
+        self._lanes.close()
         self.stage.close()
 
     @torch.inference_mode()
@@ -89,10 +92,22 @@ class Runner:
             part = LayerSpan(start, end)
             active = [i for i in order if items[i].sequence.opened.span.contains(part)]
             if active:
-                batch = self._run_part(part, [items[i] for i in active], [rows[i] for i in active])
+                batch = self._run_lanes(part, [items[i] for i in active], [rows[i] for i in active])
                 for i, result in zip(active, batch, strict=True):
                     rows[i] = result
         return rows
+
+    def _run_lanes(
+        self, part: LayerSpan, items: list[StepItem], rows: list[Tensor]
+    ) -> list[Tensor]:
+        """As one batch, or as several side by side where the kernels use one thread each."""
+        num_lanes = torch.get_num_threads() if self.stage.runs_in_lanes else 1
+        lanes = lanes_for([len(r) for r in rows], num_lanes)
+        jobs = [
+            partial(self._run_part, part, items[lane.start : lane.stop], rows[lane.start : lane.stop])
+            for lane in lanes
+        ]
+        return [result for batch in self._lanes.run(jobs) for result in batch]
 
     def _run_part(
         self, part: LayerSpan, items: list[StepItem], rows: list[Tensor]
@@ -104,10 +119,10 @@ class Runner:
             self.pool,
             self.stage.rotations.tables,
             num_heads=spec.num_heads,
-            rows_min=ROWS_MIN,
+            rows_min=self.stage.rows_min,
             gather_decodes=self._gather,
         )
-        hidden = self.stage.run_layers(_padded(rows), part, plan)
+        hidden = self.stage.run_layers(_padded(rows, self.stage.rows_min), part, plan)
         return torch.split(hidden[: plan.num_rows], lengths)
 
     def _chunks(self, items: list[StepItem]) -> list[Chunk]:
@@ -159,7 +174,7 @@ class Runner:
         results: dict[int, StageResult],
         sampled: list[int],
     ) -> None:
-        last_rows = _padded([outputs[index][-1:] for index in sampled])
+        last_rows = _padded([outputs[index][-1:] for index in sampled], self.stage.rows_min)
         logits = self.stage.logits(last_rows)[: len(sampled)]
         samplers = [sampler for i in sampled if (sampler := items[i].sequence.sampler) is not None]
         positions = [items[i].work.position + items[i].work.num_tokens for i in sampled]
@@ -175,9 +190,9 @@ def _ends(span: LayerSpan) -> tuple[int, int]:
     return span.start, span.end
 
 
-def _padded(rows: list[Tensor]) -> Tensor:
-    """All rows in one tensor of at least ROWS_MIN rows; padding is zero."""
-    missing = ROWS_MIN - sum(len(r) for r in rows)
+def _padded(rows: list[Tensor], rows_min: int) -> Tensor:
+    """All rows in one tensor of at least `rows_min` rows; padding is zero."""
+    missing = rows_min - sum(len(r) for r in rows)
     if missing > 0:
         return torch.cat([*rows, rows[0].new_zeros((missing, rows[0].shape[1]))])
     return torch.cat(rows) if len(rows) > 1 else rows[0].contiguous()

@@ -9,7 +9,7 @@ from torch import Tensor
 from node.engine.embedding import Embedding, RowEmbedding
 from node.engine.layers.block import Block
 from node.engine.layers.norm import RmsNorm
-from node.engine.linear import Linear
+from node.engine.linear import ROWS_MIN, Linear
 from node.engine.rope import Rotations
 from node.engine.step_plan import StepPlan
 from plait.types import LayerSpan, ModelSpec
@@ -18,7 +18,8 @@ from plait.types import LayerSpan, ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStage:
     """Modules of the layers in `span`. `embedding` where layer 0 is held; `final_norm` and
-    `head` where the last one is.
+    `head` where the last one is. Steps have at least `rows_min` rows; `layout` says for people how
+    weights lie in memory. `runs_in_lanes`: products use one thread each.
 
     How families differ is said by the spec and, for what a layer is made of, `node.engine.models`.
     """
@@ -31,6 +32,9 @@ class HeldStage:
     head: Linear | None
     head_shares_embedding: bool
     rotations: Rotations
+    rows_min: int = ROWS_MIN
+    layout: str = ""
+    runs_in_lanes: bool = False
 
     @property
     def weight_bytes(self) -> int:

@@ -30,3 +30,8 @@ def tensor_from_bytes(buffer: bytes | memoryview, dtype: DType, shape: tuple[int
 def bytes_of(tensor: Tensor) -> bytes:
     """A copy of a contiguous CPU tensor's bytes."""
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def num_bytes(*tensors: Tensor | None) -> int:
+    """Bytes of their elements together; None counts nothing."""
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)

@@ -68,6 +68,10 @@ def run(
     wire_dtype: Annotated[
         str, typer.Option(help="Activations on the wire: float32, float16 or bfloat16.")
     ] = "float32",
+    weights: Annotated[
+        str,
+        typer.Option(help="Numbers of the weights, on every node: auto, fp32, fp16, int8 or int4."),
+    ] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Answer length where a client says none.")] = 256,
     queue_max: Annotated[int, typer.Option(help="Requests that may wait for a chain.")] = 256,
     demand: Annotated[
@@ -121,6 +125,7 @@ def run(
         plan_wait_ms=milliseconds(plan_wait_s, flag="--plan-wait-s"),
         kv_tokens_min=kv_tokens,
         wire_dtype=wire_dtype,
+        weights=weights,
         max_tokens_default=max_tokens,
         queue_max=queue_max,
         is_profile_written=not no_profile,

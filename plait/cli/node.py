@@ -19,6 +19,7 @@ app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DTYPES: Final = ("auto", "float32", "bfloat16")
+_WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4")
 TOKEN_PREFIX: Final = "plait1."
 
 Home = Annotated[Path | None, typer.Option(help="Folder of this node's papers.")]
@@ -44,6 +45,10 @@ def join_network(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    weights: Annotated[
+        str,
+        typer.Option(help="Serve models in these numbers only: auto, fp32, fp16, int8, int4."),
+    ] = "auto",
     listen: Annotated[
         str, typer.Option(help="Where neighbours are let in; port 0 is any free one.")
     ] = "0.0.0.0:0",
@@ -74,6 +79,8 @@ def join_network(
         raise ConfigError(f"--dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):  # before the token is spent
         raise ConfigError(f"--device {device!r}: use auto, cpu, cuda or cuda:N, e.g. cuda:0")
+    if weights not in _WEIGHTS:
+        raise ConfigError(f"--weights {weights!r}: choose one of {', '.join(_WEIGHTS)}")
     log.configure(level=_log_level(log_level))
     home = home if home is not None else node_home()
     config = NodeConfig(
@@ -88,6 +95,7 @@ def join_network(
         num_threads=threads,
         device=device,
         compute_dtype=None if dtype == "auto" else DType(dtype),
+        weights=weights,
         kv_tokens_max=kv_tokens,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),

@@ -66,7 +66,10 @@ _END_BITS: Final = {
 """Files of 4-bit blocks keep the head in 6-bit ones; Q4_1 of plait's engine in 8-bit ones."""
 
 GROUP_COLUMNS: Final = 128
-"""Columns of a 4-bit weight that share a scale."""
+"""Columns of a 4-bit weight that share a scale; fewer where they do not divide its width, and 8
+bits where not even the fewest do."""
+
+GROUP_COLUMNS_MIN: Final = 32
 
 
 class Architecture(StrEnum):
@@ -244,7 +247,8 @@ class ModelSpec:
         """One decoder layer's weights in memory."""
         bits = self.weight_format.layer_bits(dtype)
         if self.weight_format is WeightFormat.INT4:
-            bits += 32 / self.group_columns - 32 / GROUP_COLUMNS
+            is_grouped = self.group_columns >= GROUP_COLUMNS_MIN
+            bits += 32 / self.group_columns - 32 / GROUP_COLUMNS if is_grouped else 4.0
         return math.ceil(self.layer_params * bits / 8)
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from plait.types.ids import ModelId, NodeId
-from plait.types.model import DType
+from plait.types.model import DType, WeightFormat
 from plait.types.span import LayerSpan
 
 
@@ -60,7 +60,8 @@ class NodeProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSpan:
-    """What a node has loaded. `kv_tokens_max` is the number of KV slots beside the weights."""
+    """What a node has loaded. `kv_tokens_max` is the number of KV slots beside the weights,
+    `layout` how these lie in memory, for people."""
 
     model_id: ModelId
     span: LayerSpan
@@ -69,6 +70,8 @@ class HeldSpan:
     weight_bytes: int
     read_bytes: int
     kv_tokens_max: int
+    weight_format: WeightFormat = WeightFormat.NATIVE
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

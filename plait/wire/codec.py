@@ -21,6 +21,7 @@ from plait.types import (
     SamplingParams,
     SourceKind,
     StepTotals,
+    WeightFormat,
 )
 from plait.wire.families import add_family, rope_from_proto, rope_to_proto, with_family
 from plait.wire.v1 import common_pb2, control_pb2
@@ -138,6 +139,7 @@ def model_spec_to_proto(spec: ModelSpec) -> common_pb2.ModelSpec:
         mlp_bias=spec.mlp_bias,
         qk_norm=spec.qk_norm,
         eos_token_ids=spec.eos_token_ids,
+        weight_format=spec.weight_format,
     )
     if spec.sliding_window_tokens is not None:
         message.sliding_window_tokens = spec.sliding_window_tokens
@@ -192,8 +194,18 @@ def model_spec_from_proto(message: common_pb2.ModelSpec) -> ModelSpec:
             message.sliding_window_tokens if message.HasField("sliding_window_tokens") else None
         ),
         eos_token_ids=tuple(message.eos_token_ids),
+        weight_format=_weight_format_from_proto(message.weight_format),
     )
     return with_family(spec, message)
+
+
+def _weight_format_from_proto(word: str) -> WeightFormat:
+    """Raises FrameError for a format of a newer version: computing with other numbers than the rest
+    of the network would break what it promises."""
+    try:
+        return WeightFormat(word or WeightFormat.NATIVE)
+    except ValueError:
+        raise FrameError(f"unknown weight format {word!r}", reason="format_unknown") from None
 
 
 def model_source_to_proto(source: ModelSource) -> common_pb2.ModelSource:
@@ -227,6 +239,8 @@ def held_span_to_proto(held: HeldSpan) -> control_pb2.HeldSpan:
         weight_bytes=held.weight_bytes,
         read_bytes=held.read_bytes,
         kv_tokens_max=held.kv_tokens_max,
+        weight_format=held.weight_format,
+        layout=held.layout,
     )
 
 
@@ -239,6 +253,8 @@ def held_span_from_proto(message: control_pb2.HeldSpan) -> HeldSpan:
         weight_bytes=message.weight_bytes,
         read_bytes=message.read_bytes,
         kv_tokens_max=message.kv_tokens_max,
+        weight_format=_weight_format_from_proto(message.weight_format),
+        layout=message.layout[:64],
     )
 
 

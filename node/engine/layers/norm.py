@@ -1,5 +1,6 @@
 """Root mean square normalisation."""
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
@@ -7,16 +8,24 @@ from torch import Tensor
 class RmsNorm:
     """x / rms(x) * weight over the last dimension. Zhang and Sennrich (2019)."""
 
-    __slots__ = ("_eps", "_shape", "weight")
+    __slots__ = ("_eps", "_eps_value", "_shape", "_share", "weight")
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight = weight
         self._shape = (weight.shape[-1],)
-        self._eps = eps
+        self._share = 1.0 / weight.shape[-1]
+        self._eps_value = eps
+        self._eps = torch.full((1, 1), eps, dtype=weight.dtype, device=weight.device)
 
     @property
     def weight_bytes(self) -> int:
         return self.weight.numel() * self.weight.element_size()
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return F.rms_norm(rows, self._shape, self.weight, self._eps)
+        """rows (R, width) to new rows."""
+        if rows.dtype is not torch.float32 or rows.device.type != "cpu":
+            return F.rms_norm(rows, self._shape, self.weight, self._eps_value)
+        # torch has no kernel of its own for this on a CPU: five operations are half of its ten.
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._eps, length, length, value=self._share).rsqrt_()
+        return torch.mul(rows, scale).mul_(self.weight)

@@ -1,6 +1,7 @@
 """Parts of decoder layers, built from a model's tensors. What families share."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -11,12 +12,22 @@ from node.engine.layers.mlp import GatedMlp
 from node.engine.layers.moe import MixtureOfExperts
 from node.engine.layers.norm import RmsNorm
 from node.engine.layers.scores import ScoreRule
-from node.engine.linear import make_linear
+from node.engine.linear import Linear, make_linear
 from node.engine.rope import pair_channels
 from plait.types import Architecture, ModelSpec
 
-ReadTensor = Callable[[str], Tensor]
-"""One tensor by name, on the device and in its dtype."""
+
+@dataclass(frozen=True, slots=True)
+class ReadTensor:
+    """`read` gives one tensor by name, on the device and in its dtype; `linear` makes a product of
+    a weight and a bias, in the layout that the device holds this model in."""
+
+    read: Callable[[str], Tensor]
+    linear: Callable[[Tensor, Tensor | None], Linear] = make_linear
+
+    def __call__(self, name: str) -> Tensor:
+        return self.read(name)
+
 
 _NORMS_FROM_ONE: Final = frozenset((Architecture.GEMMA2, Architecture.GEMMA3))
 """Families whose norms store how far each weight is from one."""
@@ -24,7 +35,7 @@ _NORMS_FROM_ONE: Final = frozenset((Architecture.GEMMA2, Architecture.GEMMA3))
 
 def under(read: ReadTensor, prefix: str) -> ReadTensor:
     """Reads names below `prefix`."""
-    return lambda leaf: read(f"{prefix}.{leaf}")
+    return ReadTensor(lambda leaf: read(f"{prefix}.{leaf}"), read.linear)
 
 
 def load_norm(read: ReadTensor, name: str, spec: ModelSpec) -> RmsNorm:
@@ -71,8 +82,8 @@ def attention_from(
     out_bias = read("self_attn.o_proj.bias") if spec.attention_output_bias else None
     return Attention(
         spec,
-        make_linear(qkv, qkv_bias),
-        make_linear(out_weight, out_bias),
+        read.linear(qkv, qkv_bias),
+        read.linear(out_weight, out_bias),
         gamma,
         layer=layer,
         rule=rule,
@@ -88,12 +99,13 @@ def load_mlp(read: ReadTensor, spec: ModelSpec, prefix: str = "mlp") -> GatedMlp
         if spec.mlp_bias:
             biases[kind] = read(f"{prefix}.{kind}_proj.bias")
     gate_up_bias = torch.cat([biases["gate"], biases["up"]]) if biases else None
-    gate_up = make_linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
-    return GatedMlp(gate_up, make_linear(weights["down"], biases.get("down")), spec.activation)
+    gate_up = read.linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
+    return GatedMlp(gate_up, read.linear(weights["down"], biases.get("down")), spec.activation)
 
 
 def load_experts(read: ReadTensor, spec: ModelSpec) -> MixtureOfExperts:
     """A router and its experts, one after the other."""
+    # The router stays exact: another expert is another answer.
     router_bias = read("mlp.gate.bias") if spec.mlp_bias else None
     router = make_linear(read("mlp.gate.weight"), router_bias)
     experts = [load_mlp(read, spec, f"mlp.experts.{i}") for i in range(spec.num_experts)]

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from node.engine.layers.block import Block, DecoderBlock
 from node.engine.layers.mlp import GatedMlp
-from node.engine.linear import make_linear
 from node.engine.models.parts import ReadTensor, attention_from, load_norm
 from node.engine.rope import pair_channels
 from plait.types import ModelSpec
@@ -17,8 +16,8 @@ def load_block(read: ReadTensor, spec: ModelSpec, layer: int) -> Block:
     qkv = _paired(read("self_attn.qkv_proj.weight"), spec)
     attention = attention_from(read, spec, layer, qkv)
     mlp_norm = load_norm(read, "post_attention_layernorm.weight", spec)
-    gate_up = make_linear(read("mlp.gate_up_proj.weight"))
-    mlp = GatedMlp(gate_up, make_linear(read("mlp.down_proj.weight")), spec.activation)
+    gate_up = read.linear(read("mlp.gate_up_proj.weight"), None)
+    mlp = GatedMlp(gate_up, read.linear(read("mlp.down_proj.weight"), None), spec.activation)
     return DecoderBlock(attention_norm, attention, mlp_norm, mlp)
 
 

@@ -324,8 +324,8 @@ class HeldSpan(_message.Message):
     WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
     READ_BYTES_FIELD_NUMBER: _builtins.int
     KV_TOKENS_MAX_FIELD_NUMBER: _builtins.int
-    WEIGHT_FORMAT_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FORMAT_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """which model"""
     allocation_epoch: _builtins.int
@@ -338,10 +338,10 @@ class HeldSpan(_message.Message):
     """bytes read from the source to load it"""
     kv_tokens_max: _builtins.int
     """KV slots for this span"""
-    weight_format: _builtins.str
-    """numbers of the weights, as in ModelSpec; empty: the compute dtype's"""
     layout: _builtins.str
     """how weights lie in memory, for people, e.g. "fp16 (fbgemm)" """
+    weight_format: _builtins.str
+    """numbers of the weights, as in ModelSpec; empty: the compute dtype's"""
     @_builtins.property
     def span(self) -> _common_pb2.LayerSpan:
         """which layers"""
@@ -356,8 +356,8 @@ class HeldSpan(_message.Message):
         weight_bytes: _builtins.int = ...,
         read_bytes: _builtins.int = ...,
         kv_tokens_max: _builtins.int = ...,
-        weight_format: _builtins.str = ...,
         layout: _builtins.str = ...,
+        weight_format: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
