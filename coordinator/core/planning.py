@@ -81,16 +81,16 @@ def allocation_solved(state: CoreState, event: AllocationSolved) -> None:
     _conclude(state, event.allocation, event.reason, event.shortages)
 
 
-def _solve(state: CoreState, *, is_relaxed: bool) -> None:
+def _solve(state: CoreState, *, is_relaxed: bool, is_repair: bool = False) -> None:
     """Ask, if there is anything to place: nodes without a span, or, where layers are missing or
-    the operator asks, idle nodes that may move."""
+    the operator asks, idle nodes that may move; few of them for a repair."""
     planning = state.planning
     joining = [n for n in state.nodes.values() if _is_plannable(state, n)]
     is_broken = bool(uncovered(state))
     if not joining and not is_relaxed:
-        if not is_broken:
+        if not is_broken and not _may_repair(state):
             return
-        is_relaxed = True
+        is_relaxed = is_repair = True
     members = [n for n in state.nodes.values() if _is_plannable(state, n) or _is_placed(n)]
     fixed = [n for n in members if _is_placed(n) and (n.pipelines or not is_relaxed)]
     if len(fixed) == len(members):
@@ -98,11 +98,34 @@ def _solve(state: CoreState, *, is_relaxed: bool) -> None:
     planning.epoch += 1
     planning.is_relaxed = is_relaxed
     planning.attachments = {n.node_id: n.attachment for n in members}
-    planning.problem = _problem(state, members, fixed)
+    planning.problem = _problem(state, members, fixed, is_repair=is_repair)
+    if is_relaxed:
+        planning.moved_ms = state.now_ms
     state.timers.at(
         state.now_ms + state.limits.solve_limit_ms, TimerKind.SOLVE_LIMIT, planning.epoch
     )
     state.emit(fx.SolveAllocation(epoch=planning.epoch, problem=planning.problem))
+
+
+def _may_repair(state: CoreState) -> bool:
+    """A planned node is gone, so that a replica is torn; moves may follow each other only so
+    often. Asks again when they may."""
+    planning, limits = state.planning, state.limits
+    plan = planning.in_force
+    if plan is None or all(_holds(state, placement) for placement in plan.placements):
+        return False
+    since_ms = planning.moved_ms if _has_idle(state) else state.now_ms
+    due_ms = 0 if since_ms is None else since_ms + limits.repair_interval_ms
+    if due_ms > state.now_ms:
+        planning.solve_at_ms = due_ms
+        state.timers.at(due_ms, TimerKind.SOLVE)
+        return False
+    return True
+
+
+def _holds(state: CoreState, placement: Placement) -> bool:
+    node = state.nodes.get(placement.node_id)
+    return node is not None and _is_placed(node)
 
 
 def _is_plannable(state: CoreState, node: NodeRecord) -> bool:
@@ -118,7 +141,7 @@ def _is_placed(node: NodeRecord) -> bool:
 
 
 def _problem(
-    state: CoreState, members: list[NodeRecord], fixed: list[NodeRecord]
+    state: CoreState, members: list[NodeRecord], fixed: list[NodeRecord], *, is_repair: bool
 ) -> AllocationProblem:
     known = {n.node_id for n in members}
     held = tuple(
@@ -139,6 +162,7 @@ def _problem(
         mean_session_s=_mean_sessions(state, members),
         demand=tuple(state.demand.plan().items()) if len(state.models) > 1 else (),
         replicas_min=tuple(state.demand.replicas_min.items()),
+        is_repair=is_repair,
     )
 
 
@@ -197,7 +221,7 @@ def _conclude(
     else:
         planning.error = reason
         if not planning.is_relaxed and uncovered(state) and _has_idle(state):
-            _solve(state, is_relaxed=True)
+            _solve(state, is_relaxed=True, is_repair=True)
             return
     if planning.solve_at_ms is not None:
         ask_plan(state)

@@ -62,6 +62,7 @@ class Limits:
     solve_limit_ms: int = 30_000
     solve_time_limit_s: float = 10.0
     load_stall_ms: int = 180_000
+    repair_interval_ms: int = 30_000
     retry_ms: int = 1_000
     retry_max_ms: int = 60_000
     drain_grace_ms: int = 2_000
@@ -255,6 +256,7 @@ class Planning:
     attachments: Mapping[NodeId, int] = field(default_factory=dict)
     is_relaxed: bool = False
     wants_relaxed: bool = False
+    moved_ms: int | None = None
     in_force: Allocation | None = None
     in_force_epoch: int = 0
     error: Reason | None = None

@@ -160,6 +160,8 @@ class PlanView:
     bound_tokens_per_s: float
     solve_ms: int
     warnings: tuple[str, ...]
+    moved_nodes: int = 0
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,8 @@ def _plan_view(state: CoreState) -> PlanView | None:
         bound_tokens_per_s=plan.bound_tokens_per_s,
         solve_ms=plan.solve_ms,
         warnings=plan.warnings,
+        moved_nodes=plan.moved_nodes,
+        moved_bytes=plan.moved_bytes,
     )
 
 

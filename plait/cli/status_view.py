@@ -195,6 +195,12 @@ def _plan(view: Fields) -> Text:
         f"{plan.number('bound_tokens_per_s'):.1f}, solved in {plan.count('solve_ms')} ms",
         style="not bold",
     )
+    moved_bytes = plan.number("moved_bytes")
+    if moved_bytes:
+        line.append(
+            f"; {moved_bytes / 2**30:.1f} GiB to load, {plan.count('moved_nodes')} nodes moved",
+            style="not bold",
+        )
     for warning in plan.texts("warnings"):
         line.append(f"\n  {warning}", style="not bold yellow")
     return line

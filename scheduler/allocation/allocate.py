@@ -11,13 +11,15 @@ from scheduler.allocation.bound import rate_bound
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.chooser import IlpChooser
 from scheduler.allocation.classes import EXACT_NODES_MAX
+from scheduler.allocation.donors import donor_draft, is_better_by, is_clearly_better
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
+from scheduler.allocation.moves import moved
 from scheduler.allocation.patterns import SolvePatterns
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 from scheduler.allocation.verify import violations
 
-GAIN_MIN: Final = 1.1
-"""A plan that moves nodes must be worth this much more than one that moves none."""
+NEARLY: Final = 1.02
+"""A plan that moves one replica is good enough where moving all is worth at most this much more."""
 
 
 def allocate_greedy(
@@ -29,9 +31,11 @@ def allocate_greedy(
     """
     started_ms = clock.monotonic_ms() if clock is not None else 0
     planners = _planners(problem)
-    draft = _stable_draft(problem, planners, greedy_chooser)
+    draft = _stable_draft(problem, planners, greedy_chooser, _Donors(problem, planners))
     ended_ms = clock.monotonic_ms() if clock is not None else 0
-    return _finish(draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms)
+    return _finish(
+        problem, draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms
+    )
 
 
 def allocate(
@@ -56,18 +60,20 @@ def allocate(
         warning = f"planned without the solver: {error}"
         return allocate_greedy(problem, warnings=(warning,), clock=watch)
     planners = _planners(problem)
-    draft = _stable_draft(problem, planners, chooser)
+    donors = _Donors(problem, planners)
+    draft = _stable_draft(problem, planners, chooser, donors)
     # Spare nodes complete further chains, which the ILP does not see: compare whole plans.
     solver, status = chooser.solver, chooser.status
-    rival = _stable_draft(problem, planners, chooser.greedy)
+    rival = _stable_draft(problem, planners, chooser.greedy, donors)
     if rival.worth() > draft.worth():
         draft, solver, status = rival, "greedy", "feasible"
     if solve is None and len(planners) == 1 and len(problem.nodes) > EXACT_NODES_MAX:
         planned = _planned(problem.time_limit_s / 4)
-        rival = _stable_draft(problem, planners, planned)
+        rival = _stable_draft(problem, planners, planned, donors)
         if rival.worth() > draft.worth():
             draft, solver, status = rival, planned.solver, planned.status
     plan = _finish(
+        problem,
         draft,
         solver,
         status,
@@ -112,25 +118,55 @@ def _planners(problem: AllocationProblem) -> tuple[ChainPlanner, ...]:
     return tuple(ChainPlanner(problem, spec) for spec in problem.models)
 
 
+class _Donors:
+    """The best plan with one donor, worked out when first asked for."""
+
+    def __init__(self, problem: AllocationProblem, planners: tuple[ChainPlanner, ...]) -> None:
+        self._problem, self._planners = problem, planners
+        self._known: list[Draft | None] = []
+
+    def draft(self, held: Mapping[NodeId, Placement]) -> Draft | None:
+        """None where none is possible."""
+        if not self._known:
+            found = donor_draft(self._problem, self._planners, held, greedy_chooser)
+            self._known.append(found)
+        return self._known[0]
+
+
 def _stable_draft(
-    problem: AllocationProblem, planners: tuple[ChainPlanner, ...], choose: ChainChooser
+    problem: AllocationProblem,
+    planners: tuple[ChainPlanner, ...],
+    choose: ChainChooser,
+    donors: _Donors,
 ) -> Draft:
-    """The plan that moves nothing held, unless one that moves nodes is worth clearly more."""
+    """The plan that moves nothing held, unless one that moves a replica is worth clearly more, or
+    one that moves all again."""
     held = _usable_held(problem, planners)
     fixed = {n: p for n, p in held.items() if n in problem.fixed}
     if len(held) == len(fixed):
         return draft_plan(planners, fixed, choose)
+    kept: Draft | None
     try:
         kept = draft_plan(planners, held, choose)
     except UnavailableError:
-        return draft_plan(planners, fixed, choose)
+        kept = None
+    donor = donors.draft(held)
+    few = kept
+    if kept is None or (donor is not None and is_clearly_better(donor, kept)):
+        few = donor
+    if problem.is_repair and few is not None:
+        return few
     try:
         fresh = draft_plan(planners, fixed, choose)
     except UnavailableError:
-        return kept
-    if fresh.worth()[:2] != kept.worth()[:2]:
-        return max(fresh, kept, key=lambda draft: draft.worth()[:2])
-    return fresh if fresh.score > kept.score * GAIN_MIN else kept
+        if few is None:
+            raise
+        return few
+    if few is None or is_clearly_better(fresh, few):
+        return fresh
+    # One donor gives most of what moving everything would; where it does not quite, all may move.
+    is_behind = is_better_by(fresh, few, NEARLY)
+    return fresh if is_behind and (kept is None or is_clearly_better(fresh, kept)) else few
 
 
 def _usable_held(
@@ -146,7 +182,13 @@ def _usable_held(
 
 
 def _finish(
-    draft: Draft, solver: str, status: str, *, warnings: tuple[str, ...], solve_ms: int
+    problem: AllocationProblem,
+    draft: Draft,
+    solver: str,
+    status: str,
+    *,
+    warnings: tuple[str, ...],
+    solve_ms: int,
 ) -> Allocation:
     placed = {n for spans in draft.spans.values() for n in spans}
     idle = sorted(n for n in draft.planners[0].profiles if n not in placed)
@@ -155,8 +197,10 @@ def _finish(
     unserved = [m for m, spans in draft.spans.items() if not spans]
     if unserved:
         warnings = (*warnings, f"not enough memory left for: {', '.join(unserved)}")
+    placements = draft.placements()
+    moves = moved(problem, placements)
     return Allocation(
-        placements=draft.placements(),
+        placements=placements,
         pipelines=tuple(chain.node_ids for chain in draft.chains),
         objective_tokens_per_s=draft.rate,
         bound_tokens_per_s=max(draft.rate, rate_bound(draft.planners)),
@@ -164,4 +208,6 @@ def _finish(
         status=status,
         solve_ms=solve_ms,
         warnings=warnings,
+        moved_nodes=moves.num_nodes,
+        moved_bytes=moves.num_bytes,
     )

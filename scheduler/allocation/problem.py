@@ -26,7 +26,8 @@ class AllocationProblem:
     are asked for in proportion to each other (equally where empty), `replicas_min` the chains that
     each is to have before any has more.
     `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
-    that must keep what `held` says, because requests run on them.
+    that must keep what `held` says, because requests run on them. A question `is_repair` where the
+    others give up what they hold one replica at a time, and for clear gain.
     """
 
     models: tuple[ModelSpec, ...]
@@ -41,6 +42,7 @@ class AllocationProblem:
     mean_session_s: tuple[tuple[NodeId, float], ...] = ()
     demand: tuple[tuple[ModelId, float], ...] = ()
     replicas_min: tuple[tuple[ModelId, int], ...] = ()
+    is_repair: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Allocation:
 
     `pipelines` are the planned chains, for the operator; phase 2 may stitch others.
     `objective_tokens_per_s` is the plan's decode rate, `bound_tokens_per_s` what no plan exceeds.
+    `moved_nodes` held other layers, or some, before; `moved_bytes` of weights are read by all.
     """
 
     placements: tuple[Placement, ...]
@@ -59,3 +62,5 @@ class Allocation:
     status: str
     solve_ms: int
     warnings: tuple[str, ...] = ()
+    moved_nodes: int = 0
+    moved_bytes: int = 0

@@ -1,0 +1,75 @@
+"""The fewest layers to read until a model is held again: neighbours of a gap reach over it."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from plait.types import LayerSpan, NodeId, missing_spans
+from scheduler.allocation.chain import ChainPlanner
+
+
+def stretch(
+    planner: ChainPlanner,
+    held: Mapping[NodeId, LayerSpan],
+    idle: frozenset[NodeId],
+    fixed: frozenset[NodeId],
+) -> dict[NodeId, LayerSpan] | None:
+    """Changed spans with which every layer is held; None where there are none.
+
+    A shortest path over boundaries: nodes come in the order in which they stand, idle ones where
+    the first layers are missing. From "all before b is held" a node leads to its span's end for
+    nothing where it holds b, and to any end that fits it for the layers that it has to read.
+    """
+    gaps = missing_spans(list(held.values()), planner.spec.num_layers)
+    if not gaps:
+        return {}
+    places = {n: (span.start, 1, n) for n, span in held.items()}
+    places.update({n: (gaps[0].start, 0, n) for n in idle})
+    last = planner.spec.num_layers
+    cost: list[float] = [0.0] + [math.inf] * last
+    came: list[dict[int, tuple[NodeId, int, LayerSpan | None]]] = []
+    for node_id in sorted(places, key=lambda n: places[n]):
+        then, via = list(cost), dict[int, tuple[NodeId, int, LayerSpan | None]]()
+        for before in range(last):
+            if cost[before] == math.inf:
+                continue
+            for end, read, span in _steps(planner, node_id, held.get(node_id), before, fixed):
+                if cost[before] + read < then[end]:
+                    then[end] = cost[before] + read
+                    via[end] = node_id, before, span
+        cost = then
+        came.append(via)
+    if cost[last] == math.inf:
+        return None
+    changed: dict[NodeId, LayerSpan] = {}
+    at = last
+    for via in reversed(came):
+        if at in via:
+            node_id, at, span = via[at]
+            if span is not None:
+                changed[node_id] = span
+    return changed
+
+
+def _steps(
+    planner: ChainPlanner,
+    node_id: NodeId,
+    kept: LayerSpan | None,
+    before: int,
+    fixed: frozenset[NodeId],
+) -> Iterator[tuple[int, int, LayerSpan | None]]:
+    """(end, layers to read, new span or None) from the boundary `before` on."""
+    last = planner.spec.num_layers
+    if kept is not None and kept.start <= before < kept.end:
+        yield kept.end, 0, None
+    if node_id in fixed:
+        return
+    for end in range(before + 1, last + 1):
+        most = planner.cap(node_id, is_first=before == 0, is_last=end == last)
+        if end - before > most:
+            if end < last:
+                continue
+            return
+        read = end - before
+        if kept is not None:
+            read -= max(0, min(end, kept.end) - max(before, kept.start))
+        yield end, read, LayerSpan(before, end)
