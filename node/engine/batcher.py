@@ -61,6 +61,11 @@ class Batcher:
         return any(sequence.has_decoded for sequence in self._sequences.values())
 
     @property
+    def is_decode_ready(self) -> bool:
+        """Whether one of them has its next row here."""
+        return any(sequence.is_at_decode for sequence in self._takable())
+
+    @property
     def has_work(self) -> bool:
         """Whether the next step would have anything to do."""
         return any(True for _ in self._takable())

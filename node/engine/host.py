@@ -16,6 +16,7 @@ from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
 from node.engine.measure import measure_device, measure_layer
 from node.engine.patience import Patience
 from node.engine.sequence import Sequence, StepItem
+from node.engine.step_budget import StepBudget
 from node.engine.step_meter import StepMeter
 from node.ports import (
     PREEMPTED,
@@ -51,8 +52,10 @@ class ThreadedEngineHost:
 
     `memory_bytes` caps what is used of the device (None: what is free when it is asked for),
     `num_threads` is torch's, in the engine's thread (None: torch's default), `step_tokens_max` the
-    prefill rows of one step, `linger_ms_max` how long a step may wait for late works. `open_source`
-    opens weights; `now_ns` measures steps; `loader` stands in for the real one in tests.
+    prefill rows of one step, `linger_ms_max` how long a step may wait for late works. Without
+    `chunks_prompts` decodes wait for whole steps of prompts, as if nobody had asked for them one by
+    one. `open_source` opens weights; `now_ns` measures steps; `loader` stands in for the real one
+    in tests.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class ThreadedEngineHost:
         queue_tokens_max: int = 65_536,
         num_threads: int | None = None,
         linger_ms_max: float = _LINGER_MS_MAX,
+        chunks_prompts: bool = True,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         loader: SpanLoader | None = None,
     ) -> None:
@@ -80,6 +84,7 @@ class ThreadedEngineHost:
             step_tokens_max=step_tokens_max,
         )
         self._num_threads = num_threads
+        self._chunks_prompts = chunks_prompts
         self._now_ns = now_ns
         self._batcher = Batcher(
             step_tokens_max=step_tokens_max,
@@ -99,6 +104,7 @@ class ThreadedEngineHost:
         self._runner: StepRunner | None = None
         self._stage_ms = 0.0
         self._meter = StepMeter()
+        self._budget = StepBudget()
         self._tokens_total = 0
         self._steps_total = 0
         self.late_works_total = 0
@@ -292,6 +298,14 @@ class ThreadedEngineHost:
     def _take(self) -> list[StepItem]:
         return self._batcher.take(decodes_max=self._patience.decodes_max)
 
+    def _prompt_rows_max(self) -> int | None:
+        if not self._chunks_prompts:
+            return None
+        batcher = self._batcher
+        return self._budget.prompt_rows_max(
+            is_decoding=batcher.is_decoding, is_decode_ready=batcher.is_decode_ready
+        )
+
     def _linger(self) -> None:
         """Wait for works that are about to come, as `Patience` says; the lock is held."""
         if not self._batcher.has_work:
@@ -321,6 +335,7 @@ class ThreadedEngineHost:
             self._stage_ms = kept * self._stage_ms + (1 - kept) * step_ms
             if not has_failed:
                 self._meter.record(items, step_ms)
+                self._budget.record(items, step_ms)
             is_wanted = [item.is_wanted for item in items]
             self._batcher.finished(items, [result.error is None for result in results])
         live = [result for result, wanted in zip(results, is_wanted, strict=True) if wanted]
