@@ -170,7 +170,13 @@ def _random(device: Device, *shape: int) -> Tensor:
 
 def _narrowed(spec: ModelSpec) -> tuple[ModelSpec, float]:
     """A spec whose layer has at most `_LAYER_PARAMS_MAX` parameters, and how many times more the
-    true layer has. The hidden width stays, heads and the MLP shrink."""
+    true layer has of those that a token meets. The hidden width stays, heads and the MLP shrink.
+
+    Of many experts those few are built that so many sequences could choose.
+    """
+    if spec.num_experts:
+        chosen = spec.experts_per_token * (1 + _EXTRA_SEQUENCES)
+        spec = replace(spec, num_experts=min(spec.num_experts, chosen))
     if spec.layer_params <= _LAYER_PARAMS_MAX:
         return spec, 1.0
     share = _LAYER_PARAMS_MAX / spec.layer_params
@@ -182,13 +188,20 @@ def _narrowed(spec: ModelSpec) -> tuple[ModelSpec, float]:
         num_heads=num_kv_heads * group,
         intermediate_size=max(64, int(spec.intermediate_size * share) // 64 * 64),
     )
-    return narrow, spec.layer_params / narrow.layer_params
+    return narrow, spec.active_layer_params / narrow.active_layer_params
 
 
 def _tiny(spec: ModelSpec) -> ModelSpec:
     """A layer so small that what remains of a step is its overhead."""
     return replace(
-        spec, hidden_size=64, intermediate_size=64, num_heads=1, num_kv_heads=1, head_dim=16
+        spec,
+        hidden_size=64,
+        intermediate_size=64,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=16,
+        rotary_dim=None,
+        rope_scaling=None,
     )
 
 

@@ -30,6 +30,7 @@ def pull_hub(model: HubModel, progress: PullProgress) -> PullRecord:
     """All weights and tokenizer files, whole. One process pulls, others wait for it.
 
     Raises:
+        ModelError: a family that plait does not run; none of its weights were downloaded.
         WeightsError: disk full, hub out of reach, or a file arrived damaged three times.
     """
     total = sum(file.size_bytes for file in model.record.files)
@@ -37,6 +38,7 @@ def pull_hub(model: HubModel, progress: PullProgress) -> PullRecord:
     with locked(model.models_dir, model.lock_key, waiting=waiting):
         model.record = load_record(model.folder) or model.record
         if not is_complete(model.record, model.folder):
+            model.spec(ModelId(model.record.source.name))  # refused before it is downloaded
             if model.gguf is None:
                 model.fetch_tokenizer_files()
             model.record = _pull_files(model, total, progress)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from node.engine.measure import measure_device, measure_layer
 from tests.unit.engine.kit import CPU, tiny_model
 
@@ -18,6 +20,24 @@ def test_a_layer_is_measured_in_all_its_uses() -> None:
     assert timing.decode_layer_ms > 0 and timing.prefill_layer_ms_per_token > 0
     assert timing.decode_layer_ms_per_extra >= 0
     assert timing.head_ms > 0 and timing.embed_ms > 0 and timing.step_overhead_ms > 0
+
+
+@pytest.mark.parametrize("kind", ["phi3-longrope", "gemma3", "gpt_oss"])
+def test_a_layer_of_every_kind_is_measured(kind: str) -> None:
+    timing = measure_layer(CPU, tiny_model(kind).spec)
+    assert timing.decode_layer_ms > 0 and timing.prefill_layer_ms_per_token > 0
+
+
+def test_a_layer_of_many_experts_is_measured_by_those_that_a_token_meets() -> None:
+    many = replace(
+        tiny_model("mixtral").spec,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_experts=1024,
+        experts_per_token=1,
+    )
+    assert many.layer_params * 4 > 4 << 30  # would be neither quick nor possible everywhere
+    assert measure_layer(CPU, many).decode_layer_ms > 0
 
 
 def test_a_layer_too_large_to_build_is_measured_as_a_narrow_one() -> None:
