@@ -223,11 +223,12 @@ class Node:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C leave in order; a second Ctrl-C leaves at once."""
+        """SIGTERM and Ctrl-C leave in order; a second one of either leaves at once. After the
+        operator's drain the first is the second."""
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:
-            if name == "sigint" and self._core.state in (NodeState.DRAINING, NodeState.GONE):
+            if self._core.state in (NodeState.DRAINING, NodeState.GONE):
                 os._exit(INTERRUPTED)
             self._runtime.post(StopAsked(name))
 

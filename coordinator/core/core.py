@@ -5,7 +5,7 @@ from random import Random
 from typing import assert_never, cast
 
 from coordinator.core import events as ev
-from coordinator.core import neighbours, nodes, planning, requests
+from coordinator.core import draining, neighbours, nodes, planning, requests
 from coordinator.core.demand import Demand
 from coordinator.core.dispatch import dispatch
 from coordinator.core.effects import Effect
@@ -83,9 +83,9 @@ class Core:
             case ev.NodeLoadFailed():
                 nodes.load_failed(state, event)
             case ev.NodeDrainAsked():
-                nodes.drain_asked(state, event)
+                draining.drain_asked(state, event)
             case ev.NodeDrained():
-                nodes.drained(state, event)
+                draining.drained(state, event)
             case ev.NodeDetached():
                 nodes.detached(state, event)
             case ev.GatewayLinkChanged():
@@ -129,7 +129,9 @@ class Core:
             case TimerKind.LOAD_STALL:
                 planning.load_stalled(state, cast("NodeKey", key))
             case TimerKind.DRAIN_LIMIT:
-                nodes.drain_overdue(state, cast("NodeKey", key))
+                draining.drain_overdue(state, cast("NodeKey", key))
+            case TimerKind.DRAIN_MOVE:
+                draining.move_due(state, cast("NodeKey", key))
             case TimerKind.OPEN_LIMIT:
                 requests.open_overdue(state, cast("PipelineId", key))
             case TimerKind.PREFILL_LIMIT:

@@ -1,11 +1,11 @@
-"""Events of nodes: attach, measure, report, load, drain, detach."""
+"""Events of nodes: attach, measure, report, load, detach."""
 
 from typing import Final
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.calibrating import observe
-from coordinator.core.machines import NodeState, NodeTrigger, PipelineState, PipelineTrigger
+from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.neighbours import probe
 from coordinator.core.planning import ask_plan, fail_load, replan_asked, send_assignment
 from coordinator.core.settle import break_pipeline, lose_node
@@ -211,52 +211,6 @@ def load_failed(state: CoreState, event: ev.NodeLoadFailed) -> None:
     if node is None:
         return
     fail_load(state, node, event.reason)
-
-
-def drain_asked(state: CoreState, event: ev.NodeDrainAsked) -> None:
-    """Nothing new for the node; what runs on it may end. Its place is planned at once."""
-    node = state.nodes.get(event.node_id)
-    is_foreign = event.incarnation is not None and (
-        node is None or node.incarnation != event.incarnation
-    )
-    if node is None or is_foreign or node.state is NodeState.DRAINING:
-        state.ignore()
-        return
-    node.may_rejoin = event.incarnation is not None
-    state.move_node(node, NodeTrigger.DRAIN)
-    node.span_reason = f"draining: {event.reason}"
-    for pipeline_id in node.pipelines:
-        pipeline = state.pipelines[pipeline_id]
-        if pipeline.state is not PipelineState.DRAINING:
-            state.move_pipeline(pipeline, PipelineTrigger.STAGE_DRAINING)
-    limit_ms = event.limit_ms if event.limit_ms > 0 else state.limits.drain_limit_ms
-    until_ms = state.now_ms + limit_ms + state.limits.drain_grace_ms
-    state.timers.at(until_ms, TimerKind.DRAIN_LIMIT, node.key)
-    state.emit(fx.DrainNode(node_id=node.node_id, incarnation=node.incarnation, limit_ms=limit_ms))
-    ask_plan(state)
-
-
-def drained(state: CoreState, event: ev.NodeDrained) -> None:
-    """The node has nothing left to do, or its limit passed."""
-    node = heard(state, event.node_id, event.incarnation)
-    if node is None:
-        return
-    if node.state is not NodeState.DRAINING:
-        state.ignore()
-        return
-    _finish_drain(state, node)
-
-
-def drain_overdue(state: CoreState, key: NodeKey) -> None:
-    """The node never said that it is done: what still runs moves to other chains."""
-    node = state.node_at(key)
-    if node is not None and node.state is NodeState.DRAINING:
-        _finish_drain(state, node)
-
-
-def _finish_drain(state: CoreState, node: NodeRecord) -> None:
-    reason = Reason(code="drained", message=f"{node.node_id} has left in order")
-    lose_node(state, node, reason, trigger=NodeTrigger.DRAINED)
 
 
 def detached(state: CoreState, event: ev.NodeDetached) -> None:

@@ -55,10 +55,10 @@ def break_pipeline(
     """A chain cannot go on: its request goes to the head of the queue, away from the blamed."""
     request = state.requests[pipeline.request_id]
     state.counters.routes_broken += 1
-    if request.epoch >= state.limits.attempts_max:
+    if request.num_attempts >= state.limits.attempts_max:
         last = Reason(
             code=reason.code,
-            message=f"gave up after {request.epoch} chains; the last one: {reason.message}",
+            message=f"gave up after {request.num_attempts} chains; the last one: {reason.message}",
         )
         end_request(state, request, RequestTrigger.GAVE_UP, FinishReason.ERROR, last)
         return
@@ -66,6 +66,19 @@ def break_pipeline(
     state.move_request(request, RequestTrigger.BROKE)
     request.pipeline_id = None
     _avoid(state, request, pipeline, blamed)
+    state.queues[request.model_id].append(request.request_id)
+    wait_for_turn(state, request)
+
+
+def move_request_away(state: CoreState, request: RequestRecord) -> None:
+    """Off its chain, of which a node leaves, to the head of the queue. Nobody is to blame."""
+    assert request.pipeline_id is not None
+    pipeline = state.pipelines[request.pipeline_id]
+    end_pipeline(state, pipeline, PipelineTrigger.ENDED, FinishReason.CANCELLED)
+    state.move_request(request, RequestTrigger.BROKE)
+    request.pipeline_id = None
+    request.num_moves += 1
+    state.counters.routes_moved += 1
     state.queues[request.model_id].append(request.request_id)
     wait_for_turn(state, request)
 

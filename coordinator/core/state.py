@@ -67,6 +67,8 @@ class Limits:
     retry_max_ms: int = 60_000
     drain_grace_ms: int = 2_000
     drain_limit_ms: int = 10_000
+    drain_move_ms: int = 2_000
+    drain_look_ms: int = 250
     open_limit_ms: int = 10_000
     prefill_limit_ms: int = 180_000
     wait_limit_ms: int = 30_000
@@ -132,6 +134,7 @@ class NodeRecord:
     num_blames: int = 0
     rest_until_ms: int = 0
     may_rejoin: bool = True
+    drain_move_ms: int = 0
     reuses_prefixes: bool = False
 
     @property
@@ -182,11 +185,17 @@ class RequestRecord:
     charged_tokens: int = 0
     prefix_blocks: tuple[int, ...] = ()
     decisions: list["Decided"] = field(default_factory=list)
+    num_moves: int = 0
 
     @property
     def kv_tokens(self) -> int:
         """Slots on every stage: the prompt and every token that may still come."""
         return self.prompt_tokens + self.max_new_tokens
+
+    @property
+    def num_attempts(self) -> int:
+        """Chains that were given to it, those that it left with a node in order not counted."""
+        return self.epoch - self.num_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +249,7 @@ class Counters:
     requests_cancelled: int = 0
     routes_opened: int = 0
     routes_broken: int = 0
+    routes_moved: int = 0
     tokens_generated: int = 0
     events_ignored: int = 0
 

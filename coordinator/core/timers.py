@@ -16,6 +16,7 @@ class TimerKind(StrEnum):
     RETRY = "retry"
     LOAD_STALL = "load_stall"
     DRAIN_LIMIT = "drain_limit"
+    DRAIN_MOVE = "drain_move"
     OPEN_LIMIT = "open_limit"
     PREFILL_LIMIT = "prefill_limit"
     WAIT_LIMIT = "wait_limit"

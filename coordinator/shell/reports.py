@@ -13,6 +13,7 @@ from plait.wire.v1 import control_pb2
 ADDRESSES_MAX: Final = 8
 NAME_CHARS_MAX: Final = 64
 DRAIN_LIMIT_MS: Final = 10_000
+DRAIN_LIMIT_MS_MAX: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def event_from_report(who: Attachment, report: control_pb2.NodeReport) -> ev.Eve
                 node_id=ids.node,
                 incarnation=ids.incarnation,
                 reason=_clean(report.drain_asked.reason) or "asked",
-                limit_ms=DRAIN_LIMIT_MS,
+                limit_ms=min(report.drain_asked.limit_ms or DRAIN_LIMIT_MS, DRAIN_LIMIT_MS_MAX),
             )
         case "neighbour_measured":
             return _neighbour(ids, report.neighbour_measured)

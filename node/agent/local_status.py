@@ -33,6 +33,7 @@ class LocalStatus:
 
     phase: NodePhase
     detail: str
+    pid: int
 
     @property
     def is_healthy(self) -> bool:
@@ -50,14 +51,14 @@ class StatusKeeper:
         self._path = home / _FILE
         self._clock = clock
         self._progress = progress
-        self._status = LocalStatus(phase=NodePhase.CONNECTING, detail="")
+        self._status = _status(NodePhase.CONNECTING, "")
         self._is_failing = False
         self._beating: asyncio.Task[None] | None = None
 
     def show(self, progress: Progress) -> None:
         """A `node.ports.ProgressSink`: pass on, and write what changed. Shares are not kept."""
         self._progress(progress)
-        status = LocalStatus(phase=progress.phase, detail=progress.detail[:DETAIL_CHARS_MAX])
+        status = _status(progress.phase, progress.detail)
         if status != self._status:
             self._status = status
             self._write()
@@ -71,7 +72,7 @@ class StatusKeeper:
         content = {
             "phase": self._status.phase,
             "detail": self._status.detail,
-            "pid": os.getpid(),
+            "pid": self._status.pid,
             "unix_ms": self._clock.unix_ms(),
         }
         draft = self._path.with_name(_FILE + ".new")
@@ -110,14 +111,21 @@ def read_local_status(home: Path, clock: Clock) -> LocalStatus | None:
     try:
         with (home / _FILE).open("rb") as file:
             content = json.loads(file.read(BYTES_MAX))
-        status = LocalStatus(phase=NodePhase(content["phase"]), detail=str(content["detail"]))
         pid, age_ms = int(content["pid"]), clock.unix_ms() - int(content["unix_ms"])
+        phase, detail = NodePhase(content["phase"]), str(content["detail"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return status if _is_running(pid) and abs(age_ms) < STALE_MS else None
+    if not is_running(pid) or abs(age_ms) >= STALE_MS:
+        return None
+    return LocalStatus(phase=phase, detail=detail, pid=pid)
 
 
-def _is_running(pid: int) -> bool:
+def _status(phase: NodePhase, detail: str) -> LocalStatus:
+    return LocalStatus(phase=phase, detail=detail[:DETAIL_CHARS_MAX], pid=os.getpid())
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of that number."""
     if pid <= 0:
         return False
     try:

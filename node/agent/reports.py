@@ -100,6 +100,7 @@ class ReportWriter:
                 report.hop_broken.reason = effect.reason
             case ef.ReportDrainAsked():
                 report.drain_asked.reason = effect.reason
+                report.drain_asked.limit_ms = effect.limit_ms
             case ef.ReportDrained():
                 report.drained.SetInParent()
             case _:

@@ -136,9 +136,10 @@ class ReportHopBroken:
 
 @dataclass(frozen=True, slots=True)
 class ReportDrainAsked:
-    """Tell the coordinator that this node wants to leave."""
+    """Tell the coordinator that this node wants to leave, and how long it waits."""
 
     reason: str
+    limit_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Lifecycle:
         }
         node.frame_bytes_max = event.frame_bytes_max
         if node.is_stopping:
-            out.append(ReportDrainAsked("stopping"))
+            out.append(ReportDrainAsked("stopping", node.limits.drain_ms))
 
     def assigned(self, event: SpanAssigned, out: list[Effect]) -> None:
         """Hold these layers. What is held already is reported at once and keeps serving."""
@@ -133,7 +133,7 @@ class Lifecycle:
             return
         node.is_stopping = True
         if node.is_attached:
-            out.append(ReportDrainAsked(event.reason))
+            out.append(ReportDrainAsked(event.reason, node.limits.drain_ms))
         self._start_draining(now_ms, node.limits.drain_ms, out)
 
     def evicted(self, event: Evicted, out: list[Effect]) -> None:

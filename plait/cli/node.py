@@ -162,6 +162,32 @@ def status(
         raise typer.Exit(1)
 
 
+@app.command("drain")
+def drain(
+    name: Annotated[
+        str,
+        typer.Argument(help="A node's name or id, for the operator; here: the one on this machine."),
+    ] = "here",
+    limit_s: Annotated[
+        float, typer.Option(min=0.1, help="How long what runs may take, for the operator.")
+    ] = 10.0,
+    home: Home = None,
+) -> None:
+    """Take a node out in order: running requests end or move, no client notices, it exits with 0.
+
+    The node on this machine takes as long as its own --drain-s says.
+    """
+    from plait.cli.node_drain import HERE, drain_here, drain_named
+
+    if name == HERE:
+        from node.agent.identity import node_home
+
+        drain_here(home if home is not None else node_home(), wait_s=limit_s)
+        return
+    milliseconds(limit_s, flag="--limit-s")
+    drain_named(name, limit_s=limit_s)
+
+
 def parse_bytes(text: str) -> int:
     """Bytes in "2GiB", "512M", "1.5 GB" (units are powers of two). Raises ConfigError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(?:i?[bB])?\s*", text)

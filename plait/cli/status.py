@@ -3,10 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+if TYPE_CHECKING:
+    from grpc import aio
+
+    from plait.wire.v1.admin_pb2_grpc import AdminServiceAsyncStub
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 app = typer.Typer(help="Show nodes, layers, requests and the plan.")
 CALL_S: Final = 10.0
 WATCH_S: Final = 1.0
@@ -87,32 +94,60 @@ async def _watch() -> None:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Fetch]:
     """A way to fetch `view_json` over one channel. Raises ConfigError, PlaitError."""
-    from grpc import aio
+    async with connected_admin() as admin:
+        yield admin.fetch
 
+
+@contextlib.asynccontextmanager
+async def connected_admin() -> AsyncIterator["Admin"]:
+    """The operator's door over one channel. Raises ConfigError, PlaitError."""
     from plait.crypto.certificates import COORDINATOR_NAME
     from plait.sdk.settings import resolve
     from plait.wire.channel import secure_channel
     from plait.wire.reach import Address, check_reachable
-    from plait.wire.status import error_from_rpc
-    from plait.wire.v1 import admin_pb2 as pb
     from plait.wire.v1.admin_pb2_grpc import AdminServiceStub
 
     settings = resolve(None, None, None)
     address, ca_pem = Address.parse(settings.address), settings.ca_pem
     await check_reachable(address, ca_pem=ca_pem, target_name=COORDINATOR_NAME)
     channel = secure_channel(str(address), ca_pem=ca_pem, target_name=COORDINATOR_NAME)
-    stub = AdminServiceStub(channel)
-
-    async def fetch() -> str:
-        try:
-            answer = await stub.GetNetwork(
-                pb.GetNetworkRequest(), timeout=CALL_S, metadata=settings.metadata
-            )
-        except aio.AioRpcError as error:
-            raise error_from_rpc(error) from None
-        return answer.view_json
-
     try:
-        yield fetch
+        yield Admin(AdminServiceStub(channel), settings.metadata)
     finally:
         await channel.close()
+
+
+class Admin:
+    """What operators' commands ask. Every call raises PlaitError."""
+
+    def __init__(
+        self, stub: "AdminServiceAsyncStub", metadata: tuple[tuple[str, str], ...]
+    ) -> None:
+        self._stub = stub
+        self._metadata = metadata
+
+    async def fetch(self) -> str:
+        """The network as JSON."""
+        from plait.wire.v1 import admin_pb2 as pb
+
+        request = pb.GetNetworkRequest()
+        return (await self._answer(self._stub.GetNetwork, request)).view_json
+
+    async def drain(self, node_id: str, *, limit_ms: int) -> None:
+        """Take a node out in order; 0: the network's default limit."""
+        from plait.wire.v1 import admin_pb2 as pb
+
+        request = pb.DrainNodeRequest(node_id=node_id, limit_ms=limit_ms)
+        await self._answer(self._stub.DrainNode, request)
+
+    async def _answer(
+        self, call: "aio.UnaryUnaryMultiCallable[_Request, _Response]", request: _Request
+    ) -> _Response:
+        from grpc import aio
+
+        from plait.wire.status import error_from_rpc
+
+        try:
+            return await call(request, timeout=CALL_S, metadata=self._metadata)
+        except aio.AioRpcError as error:
+            raise error_from_rpc(error) from None

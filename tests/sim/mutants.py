@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain without limit",
-        CORE + "nodes.py",
+        CORE + "draining.py",
         "state.timers.at(until_ms, TimerKind.DRAIN_LIMIT, node.key)",
         "pass",
     ),

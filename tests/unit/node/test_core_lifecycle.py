@@ -128,7 +128,7 @@ def test_standing_by_during_a_load_frees_it_at_its_end() -> None:
 def test_draining_finishes_what_runs_and_takes_nothing_new() -> None:
     story = Story(1)
     story.open()
-    assert story.tell(ev.StopAsked("sigterm")) == [ef.ReportDrainAsked("sigterm")]
+    assert story.tell(ev.StopAsked("sigterm")) == [ef.ReportDrainAsked("sigterm", 10_000)]
     ((_, broken),) = sent(story.open(request="r2"), Broken)
     assert broken.reason.code == "node_draining"
     assert only(story.rows(0, 4), ef.SubmitRows), "what runs goes on"
@@ -166,7 +166,7 @@ def test_a_drain_is_announced_again_on_attaching() -> None:
     story.open()
     story.tell(ev.ControlDetached())
     assert story.tell(ev.StopAsked("sigterm")) == []
-    assert story.attach() == [ef.ReportDrainAsked("stopping")]
+    assert story.attach() == [ef.ReportDrainAsked("stopping", 10_000)]
 
 
 def test_draining_ignores_the_plan() -> None:
