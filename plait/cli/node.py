@@ -166,7 +166,9 @@ def status(
 def drain(
     name: Annotated[
         str,
-        typer.Argument(help="A node's name or id, for the operator; here: the one on this machine."),
+        typer.Argument(
+            help="A node's name or id, for the operator; here: the one on this machine."
+        ),
     ] = "here",
     limit_s: Annotated[
         float, typer.Option(min=0.1, help="How long what runs may take, for the operator.")

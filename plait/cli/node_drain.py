@@ -87,6 +87,8 @@ def _find(name: str, nodes: list[tuple[str, str]]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{len(found)} nodes are called {name!r}: give an id of {', '.join(found)}")
+        raise ConfigError(
+            f"{len(found)} nodes are called {name!r}: give an id of {', '.join(found)}"
+        )
     called = ", ".join(display_name or node_id for node_id, display_name in nodes)
     raise ConfigError(f"no node {name!r} is attached; attached: {called or 'none'}")

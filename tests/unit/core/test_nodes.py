@@ -198,17 +198,6 @@ def test_a_drained_node_finishes_what_runs_and_takes_nothing_new() -> None:
     assert first not in story.core.state.nodes
 
 
-def test_what_still_runs_at_the_drains_limit_moves_to_another_chain() -> None:
-    story = Story()
-    story.start("a", "b", memory_mib=2_000)
-    first = only(story.submit("r1"), fx.OpenRoute)[0].route[0].node_id
-    story.tell(ev.NodeDrainAsked(node_id=first, incarnation=None, reason="operator", limit_ms=500))
-    effects = story.wait(3_000, beating=("a", "b"))
-    assert only(effects, fx.OpenRoute)[0].epoch == 2
-    evicted = only(effects, fx.EvictNode)[0]
-    assert evicted.node_id == first and not evicted.may_rejoin
-
-
 def test_a_drain_of_a_foreign_incarnation_and_a_drained_nobody_asked_for_are_ignored() -> None:
     story = Story()
     story.start("a", memory_mib=2_000)
