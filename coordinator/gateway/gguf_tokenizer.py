@@ -21,6 +21,7 @@ from plait.models.vocabulary import SPACE_MARK
 _CONTROL, _USER_DEFINED = 3, 4  # token types of the format
 
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+_ENDING: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _WORD: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
@@ -33,10 +34,16 @@ _SPLITS: Final[Mapping[str, str]] = {
         rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*|"
         r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
+    "gpt-4o": (
+        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_ENDING}|"
+        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_ENDING}|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
 }
 """Word rules of published byte-level tokenizers, by the name that a GGUF gives them."""
 
-_WHOLE_WORDS_FIRST: Final = frozenset({"llama-bpe", "llama3", "tekken"})
+_WHOLE_WORDS_FIRST: Final = frozenset({"llama-bpe", "llama3", "tekken", "gpt-4o"})
+_NOT_STRIPPED: Final = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> ModelTokenizer:
@@ -55,10 +62,19 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> ModelTokenizer:
     else:
         raise ModelError(f"plait does not know the GGUF tokenizer {kind!r}")
     types = _integers(metadata, "tokenizer.ggml.token_type")
+    # Phi-3's own files say that white space behind its markers is dropped; a GGUF does not.
+    strips = kind == "llama" and metadata.get("general.architecture") == "phi3"
     for token, token_type in zip(tokens, types, strict=False):
-        if token_type in (_CONTROL, _USER_DEFINED):
+        # Gemma's runs of spaces merge like any word; by themselves they would be read as marks.
+        is_space = kind == "llama" and SPACE_MARK in token
+        if token_type in (_CONTROL, _USER_DEFINED) and not is_space:
             is_control = token_type == _CONTROL
-            added = AddedToken(token, special=is_control, normalized=False)
+            added = AddedToken(
+                token,
+                special=is_control,
+                normalized=False,
+                rstrip=strips and token not in _NOT_STRIPPED,
+            )
             (backend.add_special_tokens if is_control else backend.add_tokens)([added])
     template = metadata.get("tokenizer.chat_template")
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")
