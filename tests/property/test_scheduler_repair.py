@@ -84,13 +84,13 @@ def test_cover_comes_back_with_nearly_the_fewest_layers(
 
 
 @pytest.mark.slow
-def test_a_thousand_pools_are_covered_again_with_nearly_the_fewest_layers() -> None:
+def test_many_pools_are_covered_again_with_nearly_the_fewest_layers() -> None:
     rng = random.Random(7)
     found = [
         held_against_the_twin(rng.randrange(100_000), rng.randint(2, 5), rng.randrange(5))
-        for _ in range(1_000)
+        for _ in range(300)
     ]
-    assert sum(found) >= 250  # the others had no single chain, or nothing to restore it with
+    assert sum(found) >= 75  # the others had no single chain, or nothing to restore it with
 
 
 def held_against_the_twin(seed: int, num_nodes: int, lost: int) -> bool:
