@@ -30,7 +30,7 @@ def draw_pool(rng: random.Random) -> AllocationProblem:
             layer_ms=rng.choice((0.5, 1.0, 3.0)),
             rtt_ms=rng.choice((1.0, 20.0, 150.0)),
         )
-        for i in range(rng.randint(3, 5))
+        for i in range(rng.randint(3, 4))
     ]
     return problem(*nodes, models=(SPEC,), kv_tokens_min=64)
 
@@ -117,6 +117,6 @@ def test_a_gap_is_filled_whenever_it_can_be(seed: int) -> None:
 @pytest.mark.slow
 def test_gaps_of_many_pools_are_filled_with_nearly_the_fewest_layers() -> None:
     rng = random.Random(11)
-    found = [held_against_the_twin(rng) for _ in range(120)]
-    assert sum(least > 0 for _, least in found) >= 10
+    found = [held_against_the_twin(rng) for _ in range(400)]
+    assert sum(least > 0 for _, least in found) >= 40
     assert sum(read for read, _ in found) <= 1.2 * sum(least for _, least in found)
