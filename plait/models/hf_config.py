@@ -39,6 +39,10 @@ _CONTEXT_TOKENS: Final = {
     _A.QWEN3_MOE: 32768,
     _A.SMOLLM3: 32768,
 }
+_NUM_HEADS: Final = {_A.GEMMA3: 8}
+_VOCAB_SIZE: Final = {_A.GEMMA3: 262_208}
+"""Published files of Gemma 3 leave these out."""
+
 _HEAD_DIM: Final = {_A.QWEN3: 128, _A.GEMMA2: 256, _A.GEMMA3: 256, _A.GPT_OSS: 64}
 _ROPE_THETA: Final = {
     _A.GEMMA3: 1_000_000.0,
@@ -64,7 +68,7 @@ def spec_from_config(config: Fields, generation: Fields | None, model_id: ModelI
     config = _text_part(config, architecture)
     _refuse_variants(config, architecture)
     hidden = config.count("hidden_size")
-    num_heads = config.count("num_attention_heads")
+    num_heads = config.count("num_attention_heads", _NUM_HEADS.get(architecture))
     num_layers = config.count("num_hidden_layers")
     if num_layers > NUM_LAYERS_MAX:
         raise ModelError(
@@ -90,7 +94,7 @@ def spec_from_config(config: Fields, generation: Fields | None, model_id: ModelI
         num_heads=num_heads,
         num_kv_heads=_kv_heads(config, architecture, num_heads),
         head_dim=head_dim,
-        vocab_size=config.count("vocab_size"),
+        vocab_size=config.count("vocab_size", _VOCAB_SIZE.get(architecture)),
         context_tokens_max=context,
         norm_eps=config.number("rms_norm_eps", _NORM_EPS.get(architecture, 1e-6)),
         rope_theta=theta,
