@@ -4,7 +4,7 @@ transport and agent never see a tensor. Everything here is plain data."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from node.core.effects import Exit, ReportEffect
 from node.core.events import Event
@@ -72,11 +72,11 @@ class StageWork:
 
     `hidden` is row-major little endian (num_tokens, hidden_size) in `dtype`. `position` is the
     first row's place in the sequence. `sample` asks the last stage for a token after the last row.
-    `block_hash` names the block that the last row completes, where the sequence's opening did not.
+    `block_name` names the block that the last row completes, where the sequence's opening did not.
     """
 
     __slots__ = (
-        "block_hash",
+        "block_name",
         "dtype",
         "epoch",
         "hidden",
@@ -98,7 +98,7 @@ class StageWork:
         hidden: bytes | memoryview | None = None,
         dtype: DType = DType.FLOAT32,
         sample: bool = False,
-        block_hash: bytes | None = None,
+        block_name: bytes | None = None,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -108,7 +108,7 @@ class StageWork:
         self.hidden = hidden
         self.dtype = dtype
         self.sample = sample
-        self.block_hash = block_hash
+        self.block_name = block_name
 
 
 class StageResult:
@@ -173,9 +173,6 @@ class EngineStats:
     steps: StepTotals = field(default_factory=StepTotals)
 
 
-PREEMPTED: Final = "preempted"
-"""Code of the error of a sequence whose slots went to an earlier one: it is to be started anew."""
-
 ResultSink = Callable[[list[StageResult]], None]
 LoadProgress = Callable[[str, int, int], None]
 """Called with (phase, done bytes, total bytes); phase is "fetching" or "loading"."""
@@ -223,7 +220,8 @@ class EngineHost(Protocol):
     def open(self, sequence: SequenceOpen) -> int:
         """Admit a sequence; returns how many tokens of its prompt are in the cache and need not
         run. It gets slots as it grows; where its seniors need them, its next result is the error
-        PREEMPTED. Raises OverloadedError(reason="kv_full") where it could never have them all."""
+        `node.core.checks.PREEMPTED`. Raises OverloadedError(reason="kv_full") where it could never
+        have them all."""
         ...
 
     def rewind(self, request_id: RequestId, epoch: int, position: int) -> None:

@@ -73,7 +73,7 @@ class Gateway:
             new_id=new_id,
             rng=rng,
             limits=config.generate,
-            prefix_salt=b"plait-prefix-v1" + config.network_id.encode(),
+            network_id=config.network_id,
         )
         authenticator, turnstile = Authenticator(keys), Turnstile(config.door)
         self._http = HttpDoor(

@@ -26,6 +26,7 @@ from coordinator.gateway.tokens import TokenizerRegistry
 from coordinator.ports import Inbox
 from plait.clock import Clock
 from plait.errors import DeadlineError, InvalidRequestError, OverloadedError
+from plait.prefixes import cache_salt
 from plait.types import FinishReason, ModelSpec, RequestId
 
 
@@ -64,7 +65,7 @@ class Generator:
         new_id: Callable[[], str],
         rng: random.Random,
         limits: GenerateLimits | None = None,
-        prefix_salt: bytes = b"",
+        network_id: str = "",
     ) -> None:
         self._relay = relay
         self._inbox = inbox
@@ -73,7 +74,7 @@ class Generator:
         self._clock = clock
         self._new_id = new_id
         self._rng = rng
-        self._prefix_salt = prefix_salt
+        self._network_id = network_id
         self.limits: Final = limits if limits is not None else GenerateLimits()
         self._kept: dict[RequestId, _Kept] = {}
 
@@ -175,16 +176,15 @@ class Generator:
                     max_new_tokens=generation.max_new_tokens,
                     key_id=generation.key_id,
                     slo=generation.slo,
-                    prefix_blocks=self._blocks(generation.prompt_ids),
+                    prefix_blocks=block_hashes(
+                        generation.prompt_ids, cache_salt(self._network_id, generation.key_id)
+                    ),
                 )
             )
         except OverloadedError:
             self._relay.remove(generation.request_id)
             raise
         generation.on_accepted()
-
-    def _blocks(self, prompt_ids: Sequence[int]) -> tuple[int, ...]:
-        return block_hashes(prompt_ids, self._prefix_salt)
 
     def _attach(
         self, request_id: RequestId, fingerprint: bytes, waker: asyncio.Event | None

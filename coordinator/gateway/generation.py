@@ -60,6 +60,8 @@ class Generation:
         self.vocab_size: Final = vocab_size
         self.tokenizer: Final = tokenizer
         self.generated_ids: list[int] = []
+        self.admission = 0
+        """When it was first given a chain, in order; 0: not yet."""
         self.finished: Finished | None = None
         self.finished_ms: int | None = None
         self.history: list[Happening] = []

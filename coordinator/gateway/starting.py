@@ -6,6 +6,7 @@ from collections.abc import Callable
 from coordinator.core import effects as fx
 from coordinator.gateway.generation import Generation
 from plait.clock import Clock
+from plait.prefixes import cache_salt
 from plait.types import DType, RouteTicket, TicketStage
 from plait.wire.sampling import sampling_to_proto
 from plait.wire.tickets import signed_ticket
@@ -31,6 +32,7 @@ class RouteStarter:
         self._new_id = new_id
         self._wire_dtype = wire_dtype
         self._ticket_life_ms = ticket_life_ms
+        self._last_admission = 0
 
     def start(self, effect: fx.OpenRoute, generation: Generation) -> data_pb2.StartRequest:
         """For stage 0. On a later epoch the sequence goes on behind the last token seen."""
@@ -38,7 +40,7 @@ class RouteStarter:
         sequence = [*generation.prompt_ids, *generated]
         prompt_ids = sorted(set(generation.prompt_ids)) if sampling.repetition_penalty != 1 else ()
         opening = data_pb2.Open(
-            ticket=signed_ticket(self._ticket(effect), self._sign),
+            ticket=signed_ticket(self._ticket(effect, generation), self._sign),
             stage_index=0,
             sampling=sampling_to_proto(sampling),
             stop_token_ids=generation.stop_token_ids,
@@ -50,8 +52,11 @@ class RouteStarter:
         )
         return data_pb2.StartRequest(open=opening, prompt_token_ids=sequence)
 
-    def _ticket(self, effect: fx.OpenRoute) -> RouteTicket:
+    def _ticket(self, effect: fx.OpenRoute, generation: Generation) -> RouteTicket:
         now_ms = self._clock.unix_ms()
+        if generation.admission == 0:
+            self._last_admission = max(self._last_admission + 1, now_ms)
+            generation.admission = self._last_admission
         return RouteTicket(
             ticket_id=self._new_id(),
             network_id=self._network_id,
@@ -71,4 +76,6 @@ class RouteStarter:
             issued_unix_ms=now_ms,
             expires_unix_ms=now_ms + self._ticket_life_ms,
             wire_dtype=self._wire_dtype,
+            cache_salt=cache_salt(self._network_id, generation.key_id),
+            admission=generation.admission,
         )

@@ -50,6 +50,7 @@ class ReportWriter:
             display_name=display_name,
             addresses=addresses,
             held=held_span_to_proto(held) if held is not None else None,
+            reuses_prefixes=True,
         )
         return control_pb2.NodeReport(incarnation=self._incarnation, hello=hello)
 

@@ -126,6 +126,7 @@ class NodeRuntime:
                         hidden=effect.hidden,
                         dtype=effect.dtype,
                         sample=effect.sample,
+                        block_name=effect.block_name,
                     )
                 )
             case ef.SendToGateway():
@@ -137,6 +138,8 @@ class NodeRuntime:
                 self._reserve(effect)
             case ef.ReleaseKv():
                 self._engine.close(effect.request_id, effect.epoch)
+            case ef.RewindKv():
+                self._engine.rewind(effect.request_id, effect.epoch, effect.position)
             case ef.LoadSpan() | ef.UnloadSpan():
                 self._loads.append(effect)
                 self._load_wake.set()
@@ -157,13 +160,17 @@ class NodeRuntime:
         opened = effect.open
         is_last = opened.stage_index == len(opened.stages) - 1
         try:
-            self._engine.open(
+            cached_tokens = self._engine.open(
                 SequenceOpen(
                     request_id=opened.request_id,
                     epoch=opened.epoch,
                     span=opened.stages[opened.stage_index].span,
                     kv_tokens=opened.kv_tokens,
                     wire_dtype=opened.wire_dtype,
+                    prefix=opened.block_names,
+                    cached_blocks=opened.cached_blocks,
+                    cache_path=effect.cache_path,
+                    admission=opened.admission,
                     sampling=opened.sampling if is_last else None,
                     penalty_prompt_ids=opened.penalty_prompt_ids,
                     penalty_generated_ids=opened.penalty_generated_ids,
@@ -174,7 +181,8 @@ class NodeRuntime:
             refused = ev.KvRefused(opened.request_id, opened.epoch, _reserve_code(error), reason)
             self._pending.append(refused)
         else:
-            self._pending.append(ev.KvReserved(opened.request_id, opened.epoch))
+            reserved = ev.KvReserved(opened.request_id, opened.epoch, cached_tokens)
+            self._pending.append(reserved)
 
     async def _load_in_turn(self) -> None:
         while True:

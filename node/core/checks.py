@@ -1,9 +1,13 @@
 """Whether a frame agrees with its session, and whether a token is the last one."""
 
 from node.core.machines import SessionState
-from node.core.messages import Activations, Token
+from node.core.messages import Activations, StatusCode, Token
 from node.core.state import Session
+from plait.prefixes import BLOCK_TOKENS, NAME_BYTES
 from plait.types import FinishReason, Reason
+
+PREEMPTED = "preempted"
+"""Code of the error of a request whose KV went to an earlier one: it is to be started anew."""
 
 
 def rows_problem(session: Session, rows: Activations) -> Reason | None:
@@ -28,12 +32,24 @@ def rows_problem(session: Session, rows: Activations) -> Reason | None:
                 f"{len(rows.payload)} bytes came"
             ),
         )
+    if rows.block_name is not None and not _completes_a_block(rows):
+        return Reason(code="frame_shape", message="rows that complete no block came with its name")
     if rows.position + rows.num_tokens > session.position_limit:
         return Reason(
             code="frame_position",
             message=f"rows end beyond the request's {session.position_limit} slots",
         )
     return None
+
+
+def _completes_a_block(rows: Activations) -> bool:
+    end = rows.position + rows.num_tokens
+    return end % BLOCK_TOKENS == 0 and len(rows.block_name or b"") == NAME_BYTES
+
+
+def engine_error_code(error: Reason) -> StatusCode:
+    """What the gateway hears of a request that the engine gave up."""
+    return StatusCode.ABORTED if error.code == PREEMPTED else StatusCode.INTERNAL
 
 
 def token_problem(session: Session, token: Token) -> Reason | None:

@@ -86,13 +86,15 @@ class NodeCore:
             case ev.OpenRefused():
                 sessions.refuse(event, out)
             case ev.KvReserved():
-                sessions.reserved(event.request_id, event.epoch, now_ms, out)
+                sessions.reserved(event, now_ms, out)
             case ev.KvRefused():
                 sessions.not_reserved(event, out)
             case ev.CloseReceived():
                 sessions.close(event.sender, event.request_id, event.epoch, event.reason, out)
             case ev.BrokenReceived():
                 sessions.broken(event, out)
+            case ev.PrefixShortReceived():
+                sessions.prefix_short(event, now_ms, out)
             case ev.FrameRejected():
                 sessions.rejected(event, out)
             case ev.SendRefused():

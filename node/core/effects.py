@@ -45,9 +45,11 @@ class SendToGateway:
 
 @dataclass(frozen=True, slots=True)
 class ReserveKv:
-    """Reserve all of the stage's slots; ends in KvReserved or KvRefused."""
+    """Admit a request to the engine; ends in KvReserved or KvRefused. Its blocks are filed under
+    `cache_path`."""
 
     open: StageOpen
+    cache_path: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,20 @@ class ReleaseKv:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class RewindKv:
+    """Forget rows from `position` on, a block's first: they come again."""
+
+    request_id: RequestId
+    epoch: int
+    position: int
+
+
 class SubmitRows:
     """Run rows through the stage; ends in StepFinished. Exactly one of ids and hidden is set."""
 
     __slots__ = (
+        "block_name",
         "dtype",
         "epoch",
         "hidden",
@@ -83,6 +95,7 @@ class SubmitRows:
         sample: bool,
         token_ids: Sequence[int] | None = None,
         hidden: bytes | None = None,
+        block_name: bytes | None = None,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -92,6 +105,7 @@ class SubmitRows:
         self.sample = sample
         self.token_ids = token_ids
         self.hidden = hidden
+        self.block_name = block_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +170,7 @@ class Exit:
 
 
 DataEffect = Dial | Send | SendToGateway
-EngineEffect = ReserveKv | ReleaseKv | SubmitRows | LoadSpan | UnloadSpan
+EngineEffect = ReserveKv | ReleaseKv | RewindKv | SubmitRows | LoadSpan | UnloadSpan
 ReportEffect = (
     ReportSpanLoaded | ReportLoadFailed | ReportHopBroken | ReportDrainAsked | ReportDrained
 )

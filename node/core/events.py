@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.core.messages import Activations, Broken, StageOpen, StatusCode, Token
+from node.core.messages import Activations, Broken, PrefixShort, StageOpen, StatusCode, Token
 from plait.types import (
     FinishReason,
     HeldSpan,
@@ -109,6 +109,14 @@ class BrokenReceived:
     broken: Broken
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixShortReceived:
+    """The next stage, or one after it, has less of a prompt's KV than it was told."""
+
+    sender: NodeId
+    short: PrefixShort
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRejected:
     """A frame that could not be decoded; `request_id` where that much was readable."""
@@ -155,10 +163,11 @@ class GatewayLinkDown:
 
 @dataclass(frozen=True, slots=True)
 class KvReserved:
-    """The engine has the slots."""
+    """The engine has admitted the request, and has the KV of `cached_tokens` of it already."""
 
     request_id: RequestId
     epoch: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +277,7 @@ DataEvent = (
     | TokenReceived
     | CloseReceived
     | BrokenReceived
+    | PrefixShortReceived
     | FrameRejected
     | SendRefused
     | LinkUp

@@ -30,6 +30,7 @@ class StatusCode(IntEnum):
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
+    ABORTED = 10
     INTERNAL = 13
     UNAVAILABLE = 14
 
@@ -39,7 +40,8 @@ class StageOpen:
     """An Open whose ticket has been verified: its hop, its sender, its dates, and that it is new.
 
     `ticket` is (payload, signature), to be passed on; `valid_ms` is what was left of its life
-    when it was verified.
+    when it was verified. `block_names` are those of the prompt's whole blocks, of which every stage
+    so far has the first `cached_blocks`: their rows do not come.
     """
 
     request_id: RequestId
@@ -58,6 +60,10 @@ class StageOpen:
     penalty_prompt_ids: tuple[int, ...] = ()
     penalty_generated_ids: tuple[int, ...] = ()
     trace_id: int = 0
+    cache_salt: bytes = b""
+    admission: int = 0
+    block_names: tuple[bytes, ...] = ()
+    cached_blocks: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.stage_index < len(self.stages):
@@ -68,9 +74,19 @@ class Activations:
     """`num_tokens` rows of hidden states, row-major little endian, from `position` on.
 
     `dtype` None means the ticket's wire dtype. `sample`: the last stage draws after the last row.
+    `block_name`: of the block that the last row completes, where the Open did not say.
     """
 
-    __slots__ = ("dtype", "epoch", "num_tokens", "payload", "position", "request_id", "sample")
+    __slots__ = (
+        "block_name",
+        "dtype",
+        "epoch",
+        "num_tokens",
+        "payload",
+        "position",
+        "request_id",
+        "sample",
+    )
 
     def __init__(
         self,
@@ -82,6 +98,7 @@ class Activations:
         *,
         sample: bool,
         dtype: DType | None = None,
+        block_name: bytes | None = None,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -90,6 +107,7 @@ class Activations:
         self.payload = payload
         self.sample = sample
         self.dtype = dtype
+        self.block_name = block_name
 
 
 class Token:
@@ -154,7 +172,16 @@ class Close:
     reason: FinishReason
 
 
-LinkMessage = StageOpen | Activations | Token | Broken | Close
+@dataclass(frozen=True, slots=True)
+class PrefixShort:
+    """A stage has only so many whole blocks of the prompt's KV: fewer than it was told."""
+
+    request_id: RequestId
+    epoch: int
+    blocks: int
+
+
+LinkMessage = StageOpen | Activations | Token | Broken | Close | PrefixShort
 """What a hop carries."""
 
 GatewayMessage = Opened | Token | Broken

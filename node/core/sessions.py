@@ -6,9 +6,17 @@ counted; what contradicts the session ends that session, and no other.
 
 from collections.abc import Sequence
 
-from node.core import checks, opening
-from node.core.effects import Dial, Effect, ReleaseKv, ReserveKv, Send, SendToGateway, SubmitRows
-from node.core.events import BrokenReceived, FrameRejected, KvRefused, OpenRefused, RowOutcome
+from node.core import checks, opening, prefixes, rows
+from node.core.effects import Dial, Effect, ReleaseKv, ReserveKv, Send, SendToGateway
+from node.core.events import (
+    BrokenReceived,
+    FrameRejected,
+    KvRefused,
+    KvReserved,
+    OpenRefused,
+    PrefixShortReceived,
+    RowOutcome,
+)
 from node.core.machines import SessionState
 from node.core.messages import Activations, Broken, Close, Opened, StageOpen, StatusCode, Token
 from node.core.state import NodeData, Session
@@ -53,12 +61,14 @@ class Sessions:
             self._close_forward(current, FinishReason.CANCELLED, out)
             self._forget(current, out)
         session = Session(opened, spec, now_ms=now_ms, prompt=prompt)
+        if session.is_first:
+            session.open = prefixes.named(session)
         node.sessions[opened.request_id] = session
         if session.next_id is not None:
             out.append(Dial(session.next_id, opened.stages[opened.stage_index + 1].addresses))
         elif not session.is_first:
             out.append(Dial(session.first_id, opened.stages[0].addresses))
-        out.append(ReserveKv(opened))
+        out.append(ReserveKv(session.open, prefixes.cache_path(opened, spec)))
 
     def refuse(self, event: OpenRefused, out: list[Effect]) -> None:
         """Answer whoever sent an Open that will not do. Nothing was reserved."""
@@ -75,20 +85,22 @@ class Sessions:
         )
         out.append(SendToGateway(broken) if event.sender is None else Send(event.sender, broken))
 
-    def reserved(self, request_id: RequestId, epoch: int, now_ms: int, out: list[Effect]) -> None:
-        """The slots are ours: open the next stage, and on the first one start the prefill."""
+    def reserved(self, event: KvReserved, now_ms: int, out: list[Effect]) -> None:
+        """The engine takes it: open the next stage, and on the first one start the prefill."""
+        request_id, epoch = event.request_id, event.epoch
         session = self._find(request_id, epoch)
         if session is None or session.state is not SessionState.OPENING:
             return
         session.state = SessionState.OPEN
         session.active_ms = now_ms
         self._counters.sessions_opened += 1
+        prefixes.agree(session, event.cached_tokens, out)
         if session.next_id is not None:
             out.append(Send(session.next_id, session.open))
         else:
             out.append(SendToGateway(Opened(request_id=request_id, epoch=epoch)))
         if session.is_first:
-            self._prefill(session, out)
+            rows.prefill(self._node, session, out)
 
     def not_reserved(self, event: KvRefused, out: list[Effect]) -> None:
         """The engine has no slots, or would not have this request."""
@@ -96,45 +108,60 @@ class Sessions:
         if session is not None:
             self.break_session(session, event.code, event.reason, out)
 
-    def _prefill(self, session: Session, out: list[Effect]) -> None:
-        """All chunks at once: while this stage runs one, the next stage runs the one before."""
-        prompt, limits = session.prompt_token_ids, self._node.limits
-        frame_bytes = self._node.frame_bytes_max - limits.frame_overhead_bytes
-        chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes))
-        for start in range(0, len(prompt), chunk):
-            ids = prompt[start : start + chunk]
-            is_end = start + len(ids) == len(prompt)
-            self._submit(session, start, len(ids), out, token_ids=ids, sample=is_end)
-        session.prompt_token_ids = ()
+    def prefix_short(self, event: PrefixShortReceived, now_ms: int, out: list[Effect]) -> None:
+        """A later stage has less of the prompt: its rows run again from there on."""
+        short = event.short
+        session = self._match(event.sender, short.request_id, short.epoch)
+        if session is None:
+            return
+        if session.next_id != event.sender:
+            self._counters.frames_foreign += 1
+            return
+        if session.is_first and not session.prompt_token_ids:
+            self._counters.frames_malformed += 1
+            code, sender = StatusCode.INVALID_ARGUMENT, event.sender
+            self.break_session(session, code, prefixes.MISSED_LATE, out, blamed=sender)
+            return
+        if not prefixes.shorten(session, short, out):
+            self._counters.frames_duplicate += 1
+            return
+        session.active_ms = now_ms
+        if session.is_first:
+            rows.prefill(self._node, session, out)
 
     # Rows
 
     def activations(
-        self, sender: NodeId, rows: Activations, now_ms: int, out: list[Effect]
+        self, sender: NodeId, arrived: Activations, now_ms: int, out: list[Effect]
     ) -> None:
         """Rows from the stage before: check, then queue them for a step."""
-        session = self._match(sender, rows.request_id, rows.epoch)
+        session = self._match(sender, arrived.request_id, arrived.epoch)
         if session is None:
             return
         if session.previous_id != sender:
             self._counters.frames_foreign += 1
             return
-        if rows.position < session.next_position:
+        if arrived.position < session.next_position:
             self._counters.frames_duplicate += 1
             return
-        problem = checks.rows_problem(session, rows)
+        if session.awaits_start and arrived.position > session.next_position:
+            self._counters.frames_late += 1
+            return
+        problem = checks.rows_problem(session, arrived)
         if problem is not None:
             self._counters.frames_malformed += 1
             self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)
             return
         session.active_ms = now_ms
-        self._submit(
+        session.awaits_start = False
+        rows.submit(
             session,
-            rows.position,
-            rows.num_tokens,
+            arrived.position,
+            arrived.num_tokens,
             out,
-            hidden=rows.payload,
-            sample=rows.sample,
+            hidden=arrived.payload,
+            sample=arrived.sample,
+            block_name=arrived.block_name,
         )
 
     def finished_step(self, outcomes: Sequence[RowOutcome], now_ms: int, out: list[Effect]) -> None:
@@ -145,27 +172,19 @@ class Sessions:
                 continue
             session.active_ms = now_ms
             if outcome.error is not None:
-                self.break_session(session, StatusCode.INTERNAL, outcome.error, out)
-            elif session.next_id is not None:
-                self._send_rows(session, outcome, out)
-            elif outcome.token_id is not None:
-                self._draw(session, outcome, outcome.token_id, out)
-
-    def _send_rows(self, session: Session, outcome: RowOutcome, out: list[Effect]) -> None:
-        assert session.next_id is not None, "the last stage has no next one"
-        if outcome.hidden is None:
-            reason = Reason(code="engine_failed", message="a step returned no hidden states")
-            self.break_session(session, StatusCode.INTERNAL, reason, out)
-            return
-        rows = Activations(
-            session.request_id,
-            session.epoch,
-            outcome.position,
-            outcome.num_tokens,
-            outcome.hidden,
-            sample=outcome.sample,
-        )
-        out.append(Send(session.next_id, rows))
+                code = checks.engine_error_code(outcome.error)
+                self.break_session(session, code, outcome.error, out)
+                continue
+            if outcome.position != session.sent_position:
+                continue  # of before a rewind
+            session.sent_position = outcome.position + outcome.num_tokens
+            if session.next_id is None:
+                if outcome.token_id is not None:
+                    self._draw(session, outcome, outcome.token_id, out)
+            elif outcome.hidden is not None:
+                rows.send_on(session, outcome, outcome.hidden, out)
+            else:
+                self.break_session(session, StatusCode.INTERNAL, rows.NOTHING_CAME, out)
 
     # Tokens
 
@@ -173,7 +192,7 @@ class Sessions:
         self, session: Session, outcome: RowOutcome, token_id: int, out: list[Effect]
     ) -> None:
         """The last stage's decision: go on, or finish and why."""
-        position = outcome.position + outcome.num_tokens
+        position = session.sent_position
         session.num_generated += 1
         self._counters.tokens_drawn += 1
         finish = checks.finish_reason(session, token_id, position)
@@ -189,7 +208,7 @@ class Sessions:
         out.append(SendToGateway(token))
         if session.is_first:
             if finish is None:
-                self._submit(session, position, 1, out, token_ids=(token_id,), sample=True)
+                rows.decode(session, position, token_id, out)
         else:
             ring = Token(
                 session.request_id, session.epoch, position, token_id, finish_reason=finish
@@ -221,7 +240,7 @@ class Sessions:
             self._counters.frames_malformed += 1
             self.break_session(session, StatusCode.INVALID_ARGUMENT, problem, out, blamed=sender)
             return
-        self._submit(session, token.position, 1, out, token_ids=(token.token_id,), sample=True)
+        rows.decode(session, token.position, token.token_id, out)
 
     # Ends
 
@@ -332,31 +351,6 @@ class Sessions:
         self._forget(session, out)
 
     # Helpers
-
-    def _submit(
-        self,
-        session: Session,
-        position: int,
-        num_tokens: int,
-        out: list[Effect],
-        *,
-        sample: bool,
-        token_ids: Sequence[int] | None = None,
-        hidden: bytes | None = None,
-    ) -> None:
-        session.next_position = position + num_tokens
-        out.append(
-            SubmitRows(
-                session.request_id,
-                session.epoch,
-                position,
-                num_tokens,
-                dtype=session.open.wire_dtype,
-                sample=sample,
-                token_ids=token_ids,
-                hidden=hidden,
-            )
-        )
 
     def _find(self, request_id: RequestId, epoch: int) -> Session | None:
         session = self._node.sessions.get(request_id)

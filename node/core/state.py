@@ -7,6 +7,7 @@ from typing import Final
 from node.core.events import ModelOffered, SpanAssigned
 from node.core.machines import NodeState, SessionState
 from node.core.messages import StageOpen
+from plait.prefixes import BlockNamer
 from plait.types import HeldSpan, ModelId, ModelSpec, NodeId, RequestId
 
 SWEEP_MS: Final = 500
@@ -50,15 +51,24 @@ class Counters:
 
 
 class Session:
-    """One request on this stage. `next_position` is the first row not yet taken in."""
+    """One request on this stage. `next_position` is the first row not yet taken in, `sent_position`
+    the first that the engine has not returned, `start` the first that ran here at all; while it
+    `awaits_start`, rows from further on are of a longer prefix that a stage did not have.
+
+    `namer` names blocks on the first stage; `block_names` are those of rows that the engine has, by
+    the position after them. The prompt is kept until its token comes: it may have to run again.
+    """
 
     __slots__ = (
         "active_ms",
+        "awaits_start",
+        "block_names",
         "epoch",
         "first_id",
         "is_first",
         "is_last",
         "last_id",
+        "namer",
         "next_id",
         "next_position",
         "num_generated",
@@ -68,6 +78,8 @@ class Session:
         "prompt_token_ids",
         "request_id",
         "row_bytes",
+        "sent_position",
+        "start",
         "state",
         "ticket_end_ms",
         "vocab_size",
@@ -91,6 +103,11 @@ class Session:
         self.vocab_size = spec.vocab_size
         self.position_limit = min(opened.kv_tokens, spec.context_tokens_max)
         self.next_position = 0
+        self.sent_position = 0
+        self.start = 0
+        self.awaits_start = False
+        self.namer: BlockNamer | None = None
+        self.block_names: dict[int, bytes] = {}
         self.num_generated = 0
         self.prompt_token_ids = prompt
         self.active_ms = now_ms

@@ -4,13 +4,13 @@ tensor; the host holds its lock around every call."""
 import itertools
 from collections.abc import Iterable, Iterator
 
-from node.engine.blocks import BLOCK_TOKENS
 from node.engine.sampler import SequenceSampler
 from node.engine.sequence import Sequence, StepGroup, StepItem
 from node.engine.tables import Tables
 from node.engine.work_check import check_opened, check_work
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError, OverloadedError, UnavailableError
+from plait.prefixes import BLOCK_TOKENS
 from plait.types import HeldSpan, ModelSpec, RequestId
 
 
@@ -172,9 +172,9 @@ class Batcher:
                 f"{self.queue_tokens} tokens wait for a step already", reason="queue_full"
             )
         sequence.next_position = work.position + work.num_tokens
-        if work.block_hash is not None:
+        if work.block_name is not None:
             index = sequence.next_position // BLOCK_TOKENS - 1
-            sequence.names.setdefault(index, sequence.opened.cache_path + work.block_hash)
+            sequence.names.setdefault(index, sequence.opened.cache_path + work.block_name)
         sequence.waiting.append(work)
         self.queue_tokens += work.num_tokens
         if sequence not in self._ready:

@@ -8,12 +8,9 @@ is a view, and over many a copy.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final
 
 from node.engine.gaps import Gaps
-
-BLOCK_TOKENS: Final = 16
-"""As many as `plait.prefixes` hashes at once."""
+from plait.prefixes import BLOCK_TOKENS
 
 Run = tuple[int, int]
 """First slot and number of slots."""

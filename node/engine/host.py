@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from node.core.checks import PREEMPTED
 from node.engine.batcher import Batcher
 from node.engine.device import Device
 from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
@@ -19,7 +20,6 @@ from node.engine.sequence import Sequence, StepItem
 from node.engine.step_budget import StepBudget
 from node.engine.step_meter import StepMeter
 from node.ports import (
-    PREEMPTED,
     DeviceReport,
     EngineStats,
     LoadProgress,

@@ -3,8 +3,9 @@ what was computed, and letting go without pulling slots from under a step."""
 
 from collections.abc import Iterable
 
-from node.engine.blocks import BLOCK_TOKENS, BlockLedger, blocks_of
+from node.engine.blocks import BlockLedger, blocks_of
 from node.engine.sequence import Sequence
+from plait.prefixes import BLOCK_TOKENS
 
 
 class Tables:

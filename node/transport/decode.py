@@ -6,10 +6,11 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from node.core import events as ev
-from node.core.messages import Activations, Broken, StageOpen, StatusCode, Token
+from node.core.messages import Activations, Broken, PrefixShort, StageOpen, StatusCode, Token
 from node.ports import TicketCheck
 from plait.clock import Clock
 from plait.errors import FrameError, OverloadedError, PeerError, PlaitError, TicketError
+from plait.prefixes import BLOCK_TOKENS, NAME_BYTES, NAMED_BLOCKS_MAX, reusable_blocks
 from plait.types import FinishReason, ModelId, NodeId, Reason, RequestId, RouteTicket
 from plait.wire.codec import (
     dtype_from_proto,
@@ -55,6 +56,8 @@ class FrameReader:
             return _close(sender, frame.close)
         if kind == "broken":
             return ev.BrokenReceived(sender, _broken(frame.broken))
+        if kind == "prefix_short":
+            return ev.PrefixShortReceived(sender, _prefix_short(frame.prefix_short))
         return rejected(sender, "frame_empty", "a frame without a known body")
 
     def gateway_event(self, data: bytes) -> ev.DataEvent:
@@ -114,6 +117,10 @@ class FrameReader:
             penalty_prompt_ids=tuple(message.penalty_prompt_ids),
             penalty_generated_ids=tuple(message.penalty_generated_ids),
             trace_id=message.trace_id,
+            cache_salt=ticket.cache_salt,
+            admission=ticket.admission,
+            block_names=_block_names(message),
+            cached_blocks=message.cached_blocks,
         )
 
 
@@ -153,8 +160,27 @@ def _activations(sender: NodeId, rows: data_pb2.Activations) -> ev.DataEvent:
             rows.payload,
             sample=rows.sample,
             dtype=dtype,
+            block_name=rows.block_name or None,
         ),
     )
+
+
+def _block_names(message: data_pb2.Open) -> tuple[bytes, ...]:
+    """Raises FrameError where they are none, too many, or more than the prompt has."""
+    names = message.block_names
+    count, rest = divmod(len(names), NAME_BYTES)
+    if rest or count > min(NAMED_BLOCKS_MAX, message.prompt_tokens // BLOCK_TOKENS):
+        raise FrameError(f"{len(names)} bytes of block names", reason="open_invalid")
+    if message.cached_blocks > min(count, reusable_blocks(message.prompt_tokens)):
+        raise FrameError(
+            f"{message.cached_blocks} blocks are said to be cached of {count} named ones",
+            reason="open_invalid",
+        )
+    return tuple(names[at : at + NAME_BYTES] for at in range(0, len(names), NAME_BYTES))
+
+
+def _prefix_short(message: data_pb2.PrefixShort) -> PrefixShort:
+    return PrefixShort(RequestId(message.request_id), message.epoch, message.blocks)
 
 
 def _token(message: data_pb2.SampledToken) -> Token:

@@ -9,6 +9,7 @@ from node.core.messages import (
     GatewayMessage,
     LinkMessage,
     Opened,
+    PrefixShort,
     StageOpen,
     Token,
 )
@@ -36,6 +37,8 @@ def link_frame(sequence: int, message: LinkMessage) -> bytes:
                 rows.dtype = dtype_to_proto(message.dtype)
             rows.payload = message.payload
             rows.sample = message.sample
+            if message.block_name is not None:
+                rows.block_name = message.block_name
         case Token():
             _fill_token(frame.token, message)
         case StageOpen():
@@ -46,6 +49,10 @@ def link_frame(sequence: int, message: LinkMessage) -> bytes:
             frame.close.reason = finish_reason_to_proto(message.reason)
         case Broken():
             frame.broken.CopyFrom(_broken(message))
+        case PrefixShort():
+            frame.prefix_short.request_id = message.request_id
+            frame.prefix_short.epoch = message.epoch
+            frame.prefix_short.blocks = message.blocks
         case _:
             assert_never(message)
     return frame.SerializeToString()
@@ -117,6 +124,8 @@ def _fill_open(target: data_pb2.Open, opened: StageOpen) -> None:
     target.penalty_prompt_ids.extend(opened.penalty_prompt_ids)
     target.penalty_generated_ids.extend(opened.penalty_generated_ids)
     target.trace_id = opened.trace_id
+    target.block_names = b"".join(opened.block_names)
+    target.cached_blocks = opened.cached_blocks
 
 
 def _broken(broken: Broken) -> data_pb2.Broken:

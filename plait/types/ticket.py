@@ -22,6 +22,9 @@ class RouteTicket:
     """The right to open one request on a chain of nodes. Times are the coordinator's wall clock.
 
     `kv_tokens` slots are reserved on every stage; `wire_dtype` is that of activations on the hops.
+    `cache_salt` begins the names of its KV blocks, empty where nothing is to be kept. A request
+    with a smaller `admission` was admitted earlier: where KV runs short, it goes first on every
+    stage.
     """
 
     ticket_id: str
@@ -34,3 +37,5 @@ class RouteTicket:
     issued_unix_ms: int
     expires_unix_ms: int
     wire_dtype: DType
+    cache_salt: bytes = b""
+    admission: int = 0

@@ -12,6 +12,7 @@ from plait.wire.v1 import data_pb2
 
 STAGES_MAX: Final = 256
 ADDRESSES_MAX: Final = 16
+SALT_BYTES_MAX: Final = 64
 
 
 def ticket_payload(ticket: RouteTicket) -> data_pb2.TicketPayload:
@@ -34,6 +35,8 @@ def ticket_payload(ticket: RouteTicket) -> data_pb2.TicketPayload:
         expires_unix_ms=ticket.expires_unix_ms,
         issued_unix_ms=ticket.issued_unix_ms,
         wire_dtype=dtype_to_proto(ticket.wire_dtype),
+        cache_salt=ticket.cache_salt,
+        admission=ticket.admission,
     )
 
 
@@ -56,6 +59,8 @@ def decode_payload(payload: bytes) -> RouteTicket:
 
 
 def _from_proto(message: data_pb2.TicketPayload) -> RouteTicket:
+    if len(message.cache_salt) > SALT_BYTES_MAX:
+        raise FrameError(f"{len(message.cache_salt)} bytes of salt, at most {SALT_BYTES_MAX}")
     if len(message.stages) > STAGES_MAX:
         raise FrameError(f"{len(message.stages)} stages, at most {STAGES_MAX}")
     return RouteTicket(
@@ -69,6 +74,8 @@ def _from_proto(message: data_pb2.TicketPayload) -> RouteTicket:
         issued_unix_ms=message.issued_unix_ms,
         expires_unix_ms=message.expires_unix_ms,
         wire_dtype=dtype_from_proto(message.wire_dtype),
+        cache_salt=message.cache_salt,
+        admission=message.admission,
     )
 
 

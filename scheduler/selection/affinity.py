@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from plait.prefixes import BLOCK_TOKENS
 from plait.types import NodeId, Route
 
 ENTRIES_MAX: Final = 4_096
-BLOCK_TOKENS: Final = 16
 CHAINS_PER_BLOCK_MAX: Final = 8
 BALANCE: Final = 1.25
 """An affine chain may cost this much of the cheapest, its saving counted."""

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from node.engine.blocks import BLOCK_TOKENS, BlockLedger, runs_of
+from node.engine.blocks import BlockLedger, runs_of
 from node.engine.gaps import Gaps
+from plait.prefixes import BLOCK_TOKENS
 
 NUM_BLOCKS = 12
 KEYS = st.integers(0, 5)

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.engine.blocks import BLOCK_TOKENS, runs_of
+from node.engine.blocks import runs_of
 from node.engine.runner import Runner
+from plait.prefixes import BLOCK_TOKENS
 from tests.unit.engine.kit import (
     KINDS,
     VOCAB,

@@ -83,6 +83,8 @@ class TicketPayload(_message.Message):
     EXPIRES_UNIX_MS_FIELD_NUMBER: _builtins.int
     ISSUED_UNIX_MS_FIELD_NUMBER: _builtins.int
     WIRE_DTYPE_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    ADMISSION_FIELD_NUMBER: _builtins.int
     ticket_id: _builtins.str
     """unique; a node accepts each id once"""
     network_id: _builtins.str
@@ -101,6 +103,10 @@ class TicketPayload(_message.Message):
     """wall clock of the coordinator"""
     wire_dtype: _common_pb2.DType.ValueType
     """of activations on the hops"""
+    cache_salt: _builtins.bytes
+    """begins the names of KV blocks, per API key; empty: nothing is kept"""
+    admission: _builtins.int
+    """smaller came earlier; where KV runs short, it goes first on every stage"""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouteStage]:
         """the chain, first stage first"""
@@ -118,10 +124,12 @@ class TicketPayload(_message.Message):
         expires_unix_ms: _builtins.int = ...,
         issued_unix_ms: _builtins.int = ...,
         wire_dtype: _common_pb2.DType.ValueType = ...,
+        cache_salt: _builtins.bytes = ...,
+        admission: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "expires_unix_ms", b"expires_unix_ms", "issued_unix_ms", b"issued_unix_ms", "kv_tokens", b"kv_tokens", "model_id", b"model_id", "network_id", b"network_id", "request_id", b"request_id", "stages", b"stages", "ticket_id", b"ticket_id", "wire_dtype", b"wire_dtype"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "cache_salt", b"cache_salt", "epoch", b"epoch", "expires_unix_ms", b"expires_unix_ms", "issued_unix_ms", b"issued_unix_ms", "kv_tokens", b"kv_tokens", "model_id", b"model_id", "network_id", b"network_id", "request_id", b"request_id", "stages", b"stages", "ticket_id", b"ticket_id", "wire_dtype", b"wire_dtype"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -206,6 +214,8 @@ class Open(_message.Message):
     PENALTY_PROMPT_IDS_FIELD_NUMBER: _builtins.int
     PENALTY_GENERATED_IDS_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_NAMES_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
     stage_index: _builtins.int
     """which stage the receiver is"""
     max_new_tokens: _builtins.int
@@ -214,6 +224,10 @@ class Open(_message.Message):
     """positions that prefill covers"""
     trace_id: _builtins.int
     """for the logs"""
+    block_names: _builtins.bytes
+    """of the prompt's whole blocks, 16 bytes each, at most 256; from the first stage on"""
+    cached_blocks: _builtins.int
+    """blocks whose rows do not come: every stage so far has their KV"""
     @_builtins.property
     def ticket(self) -> Global___Ticket:
         """verified by every stage, once"""
@@ -246,10 +260,12 @@ class Open(_message.Message):
         penalty_prompt_ids: _abc.Iterable[_builtins.int] | None = ...,
         penalty_generated_ids: _abc.Iterable[_builtins.int] | None = ...,
         trace_id: _builtins.int = ...,
+        block_names: _builtins.bytes = ...,
+        cached_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_new_tokens", b"max_new_tokens", "penalty_generated_ids", b"penalty_generated_ids", "penalty_prompt_ids", b"penalty_prompt_ids", "prompt_tokens", b"prompt_tokens", "sampling", b"sampling", "stage_index", b"stage_index", "stop_token_ids", b"stop_token_ids", "ticket", b"ticket", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_names", b"block_names", "cached_blocks", b"cached_blocks", "max_new_tokens", b"max_new_tokens", "penalty_generated_ids", b"penalty_generated_ids", "penalty_prompt_ids", b"penalty_prompt_ids", "prompt_tokens", b"prompt_tokens", "sampling", b"sampling", "stage_index", b"stage_index", "stop_token_ids", b"stop_token_ids", "ticket", b"ticket", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,6 +350,7 @@ class Activations(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     SAMPLE_FIELD_NUMBER: _builtins.int
+    BLOCK_NAME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """which request"""
     epoch: _builtins.int
@@ -348,6 +365,8 @@ class Activations(_message.Message):
     """row-major, little endian"""
     sample: _builtins.bool
     """the last stage samples after the last row"""
+    block_name: _builtins.bytes
+    """16 bytes, where the last row completes a block that the Open did not name"""
     def __init__(
         self,
         *,
@@ -358,10 +377,11 @@ class Activations(_message.Message):
         dtype: _common_pb2.DType.ValueType = ...,
         payload: _builtins.bytes = ...,
         sample: _builtins.bool = ...,
+        block_name: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "epoch", b"epoch", "num_tokens", b"num_tokens", "payload", b"payload", "position", b"position", "request_id", b"request_id", "sample", b"sample"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_name", b"block_name", "dtype", b"dtype", "epoch", b"epoch", "num_tokens", b"num_tokens", "payload", b"payload", "position", b"position", "request_id", b"request_id", "sample", b"sample"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -448,6 +468,38 @@ class Close(_message.Message):
 Global___Close: _TypeAlias = Close  # noqa: Y015
 
 @_typing.final
+class PrefixShort(_message.Message):
+    """A stage has less of the prompt's KV than the Open said: rows are to come from here on. Goes back along the
+    chain to the first stage; stages in between forget what they had beyond.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """which request"""
+    epoch: _builtins.int
+    """which attempt"""
+    blocks: _builtins.int
+    """whole blocks that it has; always fewer than was said before"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "epoch", b"epoch", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixShort: _TypeAlias = PrefixShort  # noqa: Y015
+
+@_typing.final
 class Credit(_message.Message):
     """Flow control: the receiver has taken this much off the link."""
 
@@ -484,6 +536,7 @@ class LinkFrame(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
+    PREFIX_SHORT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """strictly increasing per direction and stream, from 1"""
     @_builtins.property
@@ -502,6 +555,8 @@ class LinkFrame(_message.Message):
     def ping(self) -> Global___LinkPing: ...
     @_builtins.property
     def pong(self) -> Global___LinkPing: ...
+    @_builtins.property
+    def prefix_short(self) -> Global___PrefixShort: ...
     def __init__(
         self,
         *,
@@ -514,12 +569,13 @@ class LinkFrame(_message.Message):
         credit: Global___Credit | None = ...,
         ping: Global___LinkPing | None = ...,
         pong: Global___LinkPing | None = ...,
+        prefix_short: Global___PrefixShort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "token", b"token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "prefix_short", b"prefix_short", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "prefix_short", b"prefix_short", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "activations", "token", "close", "broken", "credit", "ping", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "activations", "token", "close", "broken", "credit", "ping", "pong", "prefix_short"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

@@ -297,7 +297,7 @@ def test_a_decoded_block_is_found_by_the_name_that_came_with_its_last_row() -> N
     names = prefix(1, 2)
     batcher.open(replace(opened("a"), prefix=names[:1], cached_blocks=1))
     batcher.submit(work("a", 0, [1] * 31))
-    last = StageWork(RequestId("a"), 1, 31, 1, token_ids=[1], block_hash=names[1])
+    last = StageWork(RequestId("a"), 1, 31, 1, token_ids=[1], block_name=names[1])
     batcher.submit(last)
     step(batcher)
     batcher.close(RequestId("a"), 1)

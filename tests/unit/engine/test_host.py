@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from node.core.checks import PREEMPTED
 from node.engine.host import ThreadedEngineHost
-from node.ports import PREEMPTED, SequenceOpen, StageResult, StageWork
+from node.ports import SequenceOpen, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, UnavailableError, WeightsError
 from plait.models.source import TensorSource
 from plait.types import (

@@ -6,7 +6,7 @@ layer adds one, and the drawn token is the number modulo the vocabulary.
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from node.ports import (
     DeviceReport,
@@ -76,6 +76,8 @@ class _Sequence:
     opened: SequenceOpen
     state: int = 0
     next_position: int = 0
+    states: dict[int, int] = field(default_factory=dict)
+    names: dict[int, bytes] = field(default_factory=dict)
 
 
 class FakeEngineHost:
@@ -86,6 +88,9 @@ class FakeEngineHost:
         self.load_error = load_error
         self.sequences: dict[RequestId, _Sequence] = {}
         self.max_reserved = 0
+        self.cache: dict[bytes, int] = {}
+        self.num_rewinds = 0
+        self.num_rows = 0
         self.num_loads = 0
         self.load_gate: asyncio.Event | None = None
         self.is_paused = False
@@ -163,11 +168,28 @@ class FakeEngineHost:
     def reserved(self) -> int:
         return sum(sequence.opened.kv_tokens for sequence in self.sequences.values())
 
-    def open(self, sequence: SequenceOpen) -> None:
+    def open(self, sequence: SequenceOpen) -> int:
         if self.reserved + sequence.kv_tokens > self.kv_tokens_max:
             raise OverloadedError("no KV slots are free", reason="kv_full")
-        self.sequences[sequence.request_id] = _Sequence(sequence)
+        made = _Sequence(sequence)
+        for index, name in enumerate(sequence.prefix):
+            made.names[16 * (index + 1)] = sequence.cache_path + name
+        for end in range(16, 16 * sequence.cached_blocks + 1, 16):
+            state = self.cache.get(made.names[end])
+            if state is None:
+                break
+            made.next_position, made.state, made.states[end] = end, state, state
+        self.sequences[sequence.request_id] = made
         self.max_reserved = max(self.max_reserved, self.reserved)
+        return made.next_position
+
+    def rewind(self, request_id: RequestId, epoch: int, position: int) -> None:
+        sequence = self.sequences.get(request_id)
+        if sequence is not None and sequence.opened.epoch == epoch:
+            self.num_rewinds += 1
+            sequence.next_position = position
+            sequence.state = sequence.states[position] if position else 0
+            self._queue = deque(work for work in self._queue if work.request_id != request_id)
 
     def close(self, request_id: RequestId, epoch: int) -> None:
         sequence = self.sequences.get(request_id)
@@ -214,6 +236,10 @@ class FakeEngineHost:
                 work.request_id, work.epoch, work.position, work.num_tokens, error=error
             )
         sequence.next_position += work.num_tokens
+        self.num_rows += work.num_tokens
+        if work.block_name is not None:
+            name = sequence.opened.cache_path + work.block_name
+            sequence.names[sequence.next_position] = name
         self._tokens_total += work.num_tokens
         rows = self._rows(sequence, work)
         is_last = sequence.opened.span.end == self._spec.num_layers
@@ -232,9 +258,10 @@ class FakeEngineHost:
         added = len(sequence.opened.span)
         if work.token_ids is not None:
             states = []
-            for token_id in work.token_ids:
+            for at, token_id in enumerate(work.token_ids, work.position + 1):
                 sequence.state = fold(sequence.state, token_id)
                 states.append(sequence.state)
+                sequence.states[at] = sequence.state
         else:
             hidden = bytes(work.hidden or b"")
             row_bytes = len(hidden) // work.num_tokens
@@ -242,4 +269,7 @@ class FakeEngineHost:
                 int.from_bytes(hidden[at : at + 4], "little")
                 for at in range(0, len(hidden), row_bytes)
             ]
+        for end in range(work.position + 1, work.position + work.num_tokens + 1):
+            if end in sequence.names:
+                self.cache[sequence.names[end]] = sequence.states.get(end, 0)
         return [(state + added) & _MASK for state in states]

@@ -285,6 +285,7 @@ class Ring:
         nodes: Sequence[NodeKit] | None = None,
         valid_ms: int = 600_000,
         signer: TicketSigner | None = None,
+        cache_salt: bytes = b"",
         wire_dtype: DType = DType.FLOAT32,
     ) -> data_pb2.Ticket:
         now_ms = SystemClock().unix_ms()
@@ -304,6 +305,7 @@ class Ring:
             issued_unix_ms=min(now_ms, now_ms + valid_ms - 1),
             expires_unix_ms=now_ms + valid_ms,
             wire_dtype=wire_dtype,
+            cache_salt=cache_salt,
         )
         return signed_ticket(ticket, (signer or self.signer).sign)
 

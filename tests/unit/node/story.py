@@ -73,6 +73,9 @@ def opened(
     stop: tuple[int, ...] = (),
     model: str = "tiny",
     route: tuple[TicketStage, ...] | None = None,
+    cache_salt: bytes = b"",
+    block_names: tuple[bytes, ...] = (),
+    cached_blocks: int = 0,
 ) -> StageOpen:
     return StageOpen(
         request_id=rid(request),
@@ -88,6 +91,9 @@ def opened(
         stop_token_ids=stop,
         max_new_tokens=max_new_tokens,
         prompt_tokens=prompt_tokens,
+        cache_salt=cache_salt,
+        block_names=block_names,
+        cached_blocks=cached_blocks,
     )
 
 
@@ -155,8 +161,8 @@ class Story:
     def before(self) -> NodeId:
         return self.names[self.index - 1]
 
-    def open(self, **kwargs: object) -> list[ef.Effect]:
-        """Open the stage and grant its KV; effects of both steps."""
+    def open(self, *, has_tokens: int = 0, **kwargs: object) -> list[ef.Effect]:
+        """Open the stage and grant its KV, of which `has_tokens` are there; effects of both."""
         order = opened(self.index, names=self.names, **kwargs)  # type: ignore[arg-type]
         if self.index == 0:
             prompt = tuple(range(order.prompt_tokens))
@@ -164,7 +170,7 @@ class Story:
         else:
             out = self.tell(ev.OpenReceived(self.before, order))
         if any(isinstance(effect, ef.ReserveKv) for effect in out):
-            out += self.tell(ev.KvReserved(order.request_id, order.epoch))
+            out += self.tell(ev.KvReserved(order.request_id, order.epoch, has_tokens))
         return out
 
     def rows(

@@ -11,6 +11,7 @@ from node.core.messages import (
     StageOpen,
     StatusCode,
 )
+from node.core.prefixes import cache_path
 from node.core.state import Limits
 from plait.types import LayerSpan, Reason, TicketStage
 from tests.unit.node.story import (
@@ -36,7 +37,7 @@ FULL = StatusCode.RESOURCE_EXHAUSTED
 def test_a_middle_stage_dials_reserves_and_passes_the_open_on() -> None:
     story = Story(1)
     first = story.tell(ev.OpenReceived(A, opened(1)))
-    assert first == [ef.Dial(C, ("c:1",)), ef.ReserveKv(opened(1))]
+    assert first == [ef.Dial(C, ("c:1",)), ef.ReserveKv(opened(1), cache_path(opened(1), SPEC))]
     assert sent(story.tell(ev.KvReserved(rid(), 1)), StageOpen) == [(C, opened(1))]
 
 

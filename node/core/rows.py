@@ -1,0 +1,83 @@
+"""Rows of a request into the engine, and from it to the next stage."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from node.core.effects import Effect, Send, SubmitRows
+from node.core.events import RowOutcome
+from node.core.messages import Activations
+from node.core.state import NodeData, Session
+from plait.types import Reason
+
+NOTHING_CAME: Final = Reason(code="engine_failed", message="a step returned no hidden states")
+
+
+def prefill(node: NodeData, session: Session, out: list[Effect]) -> None:
+    """All chunks at once: while this stage runs one, the next stage runs the one before."""
+    prompt, limits = session.prompt_token_ids, node.limits
+    frame_bytes = node.frame_bytes_max - limits.frame_overhead_bytes
+    chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes))
+    for start in range(session.next_position, len(prompt), chunk):
+        ids = prompt[start : start + chunk]
+        is_end = start + len(ids) == len(prompt)
+        submit(session, start, len(ids), out, token_ids=ids, sample=is_end)
+
+
+def decode(session: Session, position: int, token_id: int, out: list[Effect]) -> None:
+    """The token that was drawn is the first stage's next row. The prompt has run for good."""
+    session.prompt_token_ids = ()
+    names = () if session.namer is None else session.namer.push((token_id,))
+    submit(
+        session,
+        position,
+        1,
+        out,
+        token_ids=(token_id,),
+        sample=True,
+        block_name=names[0] if names else None,
+    )
+
+
+def submit(
+    session: Session,
+    position: int,
+    num_tokens: int,
+    out: list[Effect],
+    *,
+    sample: bool,
+    token_ids: Sequence[int] | None = None,
+    hidden: bytes | None = None,
+    block_name: bytes | None = None,
+) -> None:
+    """Have the engine run the session's next rows."""
+    session.next_position = position + num_tokens
+    if block_name is not None and session.next_id is not None:
+        session.block_names[session.next_position] = block_name
+    out.append(
+        SubmitRows(
+            session.request_id,
+            session.epoch,
+            position,
+            num_tokens,
+            dtype=session.open.wire_dtype,
+            sample=sample,
+            token_ids=token_ids,
+            hidden=hidden,
+            block_name=block_name,
+        )
+    )
+
+
+def send_on(session: Session, outcome: RowOutcome, hidden: bytes, out: list[Effect]) -> None:
+    """What the engine made of rows goes to the next stage."""
+    assert session.next_id is not None, "the last stage has no next one"
+    rows = Activations(
+        session.request_id,
+        session.epoch,
+        outcome.position,
+        outcome.num_tokens,
+        hidden,
+        sample=outcome.sample,
+        block_name=session.block_names.pop(session.sent_position, None),
+    )
+    out.append(Send(session.next_id, rows))
