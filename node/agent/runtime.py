@@ -166,7 +166,7 @@ class NodeRuntime:
                     epoch=opened.epoch,
                     span=opened.stages[opened.stage_index].span,
                     kv_tokens=opened.kv_tokens,
-                    wire_dtype=opened.wire_dtype,
+                    wire_dtype=opened.sent_dtype,
                     prefix=opened.block_names,
                     cached_blocks=opened.cached_blocks,
                     cache_path=effect.cache_path,

@@ -19,7 +19,7 @@ def rows_problem(session: Session, rows: Activations) -> Reason | None:
             code="frame_gap",
             message=f"rows from {session.next_position} on are missing: {rows.position} came",
         )
-    wire_dtype = session.open.wire_dtype
+    wire_dtype = session.open.arriving_dtype
     if rows.dtype not in (None, wire_dtype):
         return Reason(
             code="frame_dtype", message=f"rows are {rows.dtype}, the ticket says {wire_dtype}"

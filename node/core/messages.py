@@ -6,6 +6,7 @@ times as much to build.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from plait.types import (
     DType,
@@ -18,6 +19,9 @@ from plait.types import (
     TicketStage,
     TokenLogprob,
 )
+
+ROWS_INVALID: Final = "frame_rows"
+"""An engine's word for rows that arrived and cannot be read."""
 
 
 class StatusCode(IntEnum):
@@ -40,8 +44,9 @@ class StageOpen:
     """An Open whose ticket has been verified: its hop, its sender, its dates, and that it is new.
 
     `ticket` is (payload, signature), to be passed on; `valid_ms` is what was left of its life
-    when it was verified. `block_names` are those of the prompt's whole blocks, of which every stage
-    so far has the first `cached_blocks`: their rows do not come.
+    when it was verified. `hop_dtypes` are those of activations from each stage to the next one;
+    none where all are the `wire_dtype`. `block_names` are those of the prompt's whole blocks, of
+    which every stage so far has the first `cached_blocks`: their rows do not come.
     """
 
     request_id: RequestId
@@ -64,8 +69,21 @@ class StageOpen:
     admission: int = 0
     block_names: tuple[bytes, ...] = ()
     cached_blocks: int = 0
+    hop_dtypes: tuple[DType, ...] = ()
+
+    @property
+    def sent_dtype(self) -> DType:
+        """Of activations to the next stage."""
+        return self.hop_dtypes[self.stage_index] if self.hop_dtypes else self.wire_dtype
+
+    @property
+    def arriving_dtype(self) -> DType:
+        """Of activations from the stage before; on the first one, of those that leave."""
+        return self.hop_dtypes[max(0, self.stage_index - 1)] if self.hop_dtypes else self.wire_dtype
 
     def __post_init__(self) -> None:
+        if self.hop_dtypes and len(self.hop_dtypes) != len(self.stages):
+            raise ValueError("one dtype for each stage's hop")
         if not 0 <= self.stage_index < len(self.stages):
             raise ValueError(f"no stage {self.stage_index} among {len(self.stages)}")
 
@@ -73,7 +91,8 @@ class StageOpen:
 class Activations:
     """`num_tokens` rows of hidden states, row-major little endian, from `position` on.
 
-    `dtype` None means the ticket's wire dtype. `sample`: the last stage draws after the last row.
+    `dtype` None means the one that the ticket names for the hop. `sample`: the last stage draws
+    after the last row.
     `block_name`: of the block that the last row completes, where the Open did not say.
     """
 

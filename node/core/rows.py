@@ -16,7 +16,7 @@ def prefill(node: NodeData, session: Session, out: list[Effect]) -> None:
     """All chunks at once: while this stage runs one, the next stage runs the one before."""
     prompt, limits = session.prompt_token_ids, node.limits
     frame_bytes = node.frame_bytes_max - limits.frame_overhead_bytes
-    chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes))
+    chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes_max))
     for start in range(session.next_position, len(prompt), chunk):
         ids = prompt[start : start + chunk]
         is_end = start + len(ids) == len(prompt)
@@ -59,7 +59,7 @@ def submit(
             session.epoch,
             position,
             num_tokens,
-            dtype=session.open.wire_dtype,
+            dtype=session.open.arriving_dtype,
             sample=sample,
             token_ids=token_ids,
             hidden=hidden,

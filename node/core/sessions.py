@@ -18,7 +18,16 @@ from node.core.events import (
     RowOutcome,
 )
 from node.core.machines import SessionState
-from node.core.messages import Activations, Broken, Close, Opened, StageOpen, StatusCode, Token
+from node.core.messages import (
+    ROWS_INVALID,
+    Activations,
+    Broken,
+    Close,
+    Opened,
+    StageOpen,
+    StatusCode,
+    Token,
+)
 from node.core.state import NodeData, Session
 from plait.types import FinishReason, NodeId, Reason, RequestId
 
@@ -172,8 +181,7 @@ class Sessions:
                 continue
             session.active_ms = now_ms
             if outcome.error is not None:
-                code = checks.engine_error_code(outcome.error)
-                self.break_session(session, code, outcome.error, out)
+                self._break_step(session, outcome.error, out)
                 continue
             if outcome.position != session.sent_position:
                 continue  # of before a rewind
@@ -185,6 +193,15 @@ class Sessions:
                 rows.send_on(session, outcome, outcome.hidden, out)
             else:
                 self.break_session(session, StatusCode.INTERNAL, rows.NOTHING_CAME, out)
+
+    def _break_step(self, session: Session, error: Reason, out: list[Effect]) -> None:
+        """Rows that nothing can be made of are the fault of who sent them."""
+        if error.code != ROWS_INVALID or session.previous_id is None:
+            self.break_session(session, checks.engine_error_code(error), error, out)
+            return
+        self._counters.frames_malformed += 1
+        code, sender = StatusCode.INVALID_ARGUMENT, session.previous_id
+        self.break_session(session, code, error, out, blamed=sender)
 
     # Tokens
 

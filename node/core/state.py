@@ -78,6 +78,7 @@ class Session:
         "prompt_token_ids",
         "request_id",
         "row_bytes",
+        "row_bytes_max",
         "sent_position",
         "start",
         "state",
@@ -99,7 +100,9 @@ class Session:
         self.next_id: NodeId | None = None if self.is_last else stages[index + 1].node_id
         self.first_id = stages[0].node_id
         self.last_id = stages[-1].node_id
-        self.row_bytes = spec.hidden_size * opened.wire_dtype.num_bytes
+        self.row_bytes = opened.arriving_dtype.row_bytes(spec.hidden_size)
+        dtypes = opened.hop_dtypes or (opened.wire_dtype,)
+        self.row_bytes_max = max(dtype.row_bytes(spec.hidden_size) for dtype in dtypes)
         self.vocab_size = spec.vocab_size
         self.position_limit = min(opened.kv_tokens, spec.context_tokens_max)
         self.next_position = 0

@@ -6,17 +6,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from node.engine.device import Device, torch_dtype
+from node.engine.device import Device
+from node.engine.grammar_thread import GrammarThread
 from node.engine.kv_cache import KvPool
 from node.engine.lanes import Lanes, lanes_for
 from node.engine.row_fetcher import FetchDone
-from node.engine.sampler import draw_rows
+from node.engine.sampler import SequenceSampler, draw_rows
 from node.engine.sequence import StepItem
 from node.engine.stage import HeldStage
 from node.engine.step_plan import Chunk, StepPlan
-from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
+from node.engine.wire_rows import rows_from_wire, rows_to_wire
 from node.ports import StageResult, StageWork
-from plait.errors import ModelError
+from plait.errors import FrameError, ModelError, OverloadedError, PlaitError
 from plait.types import LayerSpan, Reason
 
 _NOT_FINITE = "nan_activations"
@@ -26,7 +27,7 @@ class Runner:
     """Turns a batch of works into results. Lives in the engine's thread.
 
     `gather_decodes` attends to all decodes in one call over padded copies; the default is what
-    suits the device.
+    suits the device. `grammars` makes the grammars of constrained requests.
     """
 
     def __init__(
@@ -36,23 +37,44 @@ class Runner:
         device: Device,
         *,
         gather_decodes: bool | None = None,
+        grammars: GrammarThread | None = None,
     ) -> None:
         self.stage = stage
         self.pool = pool
         self._lanes = Lanes()
         self._device = device
+        self._grammars = grammars
         self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
 
-    def prepare(self, work: StageWork, done: FetchDone) -> bool:
-        """Whether the rows of the embedding that `work` needs are on this machine; see
-        `node.engine.embedding`."""
+    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: FetchDone) -> bool:
+        """Whether what `work` needs is on this machine: the rows of the embedding (see
+        `node.engine.embedding`) and, where a token is to be drawn, the request's grammar."""
+        if not work.sample or sampler is None or sampler.is_ready:
+            return self._has_rows(work, done)
+        if self._grammars is None:
+            raise OverloadedError("this stage makes no grammars", reason="vocabulary_unavailable")
+
+        def compiled(error: PlaitError | None) -> None:
+            try:
+                is_done = error is not None or self._has_rows(work, done)
+            except OverloadedError as overload:
+                error, is_done = overload, True
+            if is_done:
+                done(error)
+
+        self._grammars.ask(sampler, compiled)
+        return False
+
+    def _has_rows(self, work: StageWork, done: FetchDone) -> bool:
         embedding = self.stage.embedding
         if work.token_ids is None or embedding is None:
             return True
         return embedding.prepare(work.token_ids, done)
 
     def close(self) -> None:
-        """Let go of the weights' file. Idempotent."""
+        """Let go of the weights' file and the grammars. Idempotent."""
+        if self._grammars is not None:
+            self._grammars.close()
         self._lanes.close()
         self.stage.close()
 
@@ -65,7 +87,7 @@ class Runner:
         for index, item in enumerate(items):
             try:
                 rows = self.input_rows(item)
-            except ModelError as error:
+            except (ModelError, FrameError) as error:
                 results[index] = _failed(item, error.message, code=error.code)
                 continue
             if item.work.hidden is not None and not bool(torch.isfinite(rows).all()):
@@ -104,7 +126,9 @@ class Runner:
         num_lanes = torch.get_num_threads() if self.stage.runs_in_lanes else 1
         lanes = lanes_for([len(r) for r in rows], num_lanes)
         jobs = [
-            partial(self._run_part, part, items[lane.start : lane.stop], rows[lane.start : lane.stop])
+            partial(
+                self._run_part, part, items[lane.start : lane.stop], rows[lane.start : lane.stop]
+            )
             for lane in lanes
         ]
         return [result for batch in self._lanes.run(jobs) for result in batch]
@@ -142,8 +166,12 @@ class Runner:
         if work.token_ids is not None:
             return self.stage.embed(work.token_ids)
         assert work.hidden is not None
-        shape = (work.num_tokens, self.stage.spec.hidden_size)
-        arrived = tensor_from_bytes(work.hidden, work.dtype, shape)
+        arrived = rows_from_wire(
+            work.hidden,
+            work.dtype,
+            num_tokens=work.num_tokens,
+            hidden_size=self.stage.spec.hidden_size,
+        )
         return arrived.to(self._device.torch_device, self._device.dtype)
 
     def _collect(
@@ -154,12 +182,15 @@ class Runner:
         for index, rows in outputs.items():
             item = items[index]
             is_last = item.sequence.opened.span.end == self.stage.spec.num_layers
-            sent = rows[-1:] if is_last else rows.to(torch_dtype(item.sequence.opened.wire_dtype))
-            sent = sent.cpu()
-            if not bool(torch.isfinite(sent).all()):
+            if is_last:
+                payload, is_sound = None, bool(torch.isfinite(rows[-1:]).all())
+            else:
+                payload = rows_to_wire(rows, item.sequence.opened.wire_dtype)
+                is_sound = payload is not None
+            if not is_sound:
                 results[index] = _failed(item, "this stage computed NaN or Inf")
             elif not is_last:
-                results[index] = _result(item, hidden=bytes_of(sent))
+                results[index] = _result(item, hidden=payload)
             elif item.work.sample:
                 sampled.append(index)
             else:
@@ -179,6 +210,9 @@ class Runner:
         samplers = [sampler for i in sampled if (sampler := items[i].sequence.sampler) is not None]
         positions = [items[i].work.position + items[i].work.num_tokens for i in sampled]
         for index, drawn in zip(sampled, draw_rows(logits, samplers, positions), strict=True):
+            if isinstance(drawn, Reason):
+                results[index] = _failed(items[index], drawn.message, code=drawn.code)
+                continue
             result = _result(items[index])
             result.token_id = drawn.token_id
             result.logprob = drawn.logprob

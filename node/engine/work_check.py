@@ -55,7 +55,7 @@ def _check_ids(work: StageWork, spec: ModelSpec) -> None:
 
 
 def _check_hidden(work: StageWork, spec: ModelSpec) -> None:
-    expected = work.num_tokens * spec.hidden_size * work.dtype.num_bytes
+    expected = work.num_tokens * work.dtype.row_bytes(spec.hidden_size)
     hidden_bytes = 0 if work.hidden is None else memoryview(work.hidden).nbytes
     if work.token_ids is not None or hidden_bytes != expected:
         raise FrameError(

@@ -11,7 +11,7 @@ from node.ports import TicketCheck
 from plait.clock import Clock
 from plait.errors import FrameError, OverloadedError, PeerError, PlaitError, TicketError
 from plait.prefixes import BLOCK_TOKENS, NAME_BYTES, NAMED_BLOCKS_MAX, reusable_blocks
-from plait.types import FinishReason, ModelId, NodeId, Reason, RequestId, RouteTicket
+from plait.types import DType, FinishReason, ModelId, NodeId, Reason, RequestId, RouteTicket
 from plait.wire.codec import (
     dtype_from_proto,
     finish_reason_from_proto,
@@ -110,6 +110,7 @@ class FrameReader:
             stage_index=message.stage_index,
             kv_tokens=ticket.kv_tokens,
             wire_dtype=ticket.wire_dtype,
+            hop_dtypes=_hop_dtypes(ticket),
             sampling=sampling_from_proto(message.sampling),
             stop_token_ids=tuple(message.stop_token_ids),
             max_new_tokens=message.max_new_tokens,
@@ -122,6 +123,12 @@ class FrameReader:
             block_names=_block_names(message),
             cached_blocks=message.cached_blocks,
         )
+
+
+def _hop_dtypes(ticket: RouteTicket) -> tuple[DType, ...]:
+    if all(stage.wire_dtype is None for stage in ticket.stages):
+        return ()
+    return tuple(map(ticket.hop_dtype, range(len(ticket.stages))))
 
 
 def rejected(

@@ -10,15 +10,41 @@ from plait.types.span import LayerSpan
 
 
 class DType(StrEnum):
-    """Element type of weights in memory and of activations."""
+    """Element type of weights in memory and of activations. INT8 is for activations on a hop alone:
+    rows in groups with scales, see `row_bytes`."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    INT8 = "int8"
 
     @property
     def num_bytes(self) -> int:
+        """Of one number; INT8's scales and outliers are not in it."""
+        if self is DType.INT8:
+            return 1
         return 4 if self is DType.FLOAT32 else 2
+
+    def row_bytes(self, hidden_size: int) -> int:
+        """Of one token's hidden state on a hop."""
+        if self is not DType.INT8:
+            return hidden_size * self.num_bytes
+        num_groups = -(-hidden_size // INT8_GROUP)
+        return hidden_size + num_groups + INT8_OUTLIER_BYTES * int8_outliers(hidden_size)
+
+
+INT8_GROUP: Final = 32
+"""Numbers of an int8 row that share a scale of one byte."""
+
+INT8_OUTLIER_BYTES: Final = 4
+"""A place in 16 bits and a float16."""
+
+_HIDDEN_PER_OUTLIER: Final = 128
+
+
+def int8_outliers(hidden_size: int) -> int:
+    """The largest numbers of an int8 row, which it carries apart."""
+    return min(hidden_size, max(1, hidden_size // _HIDDEN_PER_OUTLIER))
 
 
 class WeightFormat(StrEnum):

@@ -9,19 +9,22 @@ from plait.types.span import LayerSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TicketStage:
-    """One stage of a ticket's route. `addresses` are host:port, best first."""
+    """One stage of a ticket's route. `addresses` are host:port, best first; `wire_dtype` is that of
+    activations from here to the next stage, None: the ticket's."""
 
     node_id: NodeId
     incarnation: int
     span: LayerSpan
     addresses: tuple[str, ...]
+    wire_dtype: DType | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTicket:
     """The right to open one request on a chain of nodes. Times are the coordinator's wall clock.
 
-    `kv_tokens` slots are reserved on every stage; `wire_dtype` is that of activations on the hops.
+    `kv_tokens` slots are reserved on every stage; `wire_dtype` is that of activations on the hops
+    whose stage names none.
     `cache_salt` begins the names of its KV blocks, empty where nothing is to be kept. A request
     with a smaller `admission` was admitted earlier: where KV runs short, it goes first on every
     stage.
@@ -39,3 +42,7 @@ class RouteTicket:
     wire_dtype: DType
     cache_salt: bytes = b""
     admission: int = 0
+
+    def hop_dtype(self, stage_index: int) -> DType:
+        """Of activations from a stage to the next one."""
+        return self.stages[stage_index].wire_dtype or self.wire_dtype

@@ -18,7 +18,6 @@ from plait.types import (
     NodeLoad,
     NodeProfile,
     Reason,
-    SamplingParams,
     SourceKind,
     StepTotals,
     WeightFormat,
@@ -30,6 +29,7 @@ _DTYPES: Final = {
     DType.FLOAT32: common_pb2.DTYPE_FLOAT32,
     DType.FLOAT16: common_pb2.DTYPE_FLOAT16,
     DType.BFLOAT16: common_pb2.DTYPE_BFLOAT16,
+    DType.INT8: common_pb2.DTYPE_INT8,
 }
 _DTYPES_BACK: Final = {value: key for key, value in _DTYPES.items()}
 _FINISH: Final = {
@@ -37,6 +37,7 @@ _FINISH: Final = {
     FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
     FinishReason.CANCELLED: common_pb2.FINISH_REASON_CANCELLED,
     FinishReason.ERROR: common_pb2.FINISH_REASON_ERROR,
+    FinishReason.TOOL_CALLS: common_pb2.FINISH_REASON_TOOL_CALLS,
 }
 _FINISH_BACK: Final = {value: key for key, value in _FINISH.items()}
 
@@ -50,6 +51,14 @@ def dtype_from_proto(value: int) -> DType:
         return _DTYPES_BACK[value]  # type: ignore[index]
     except KeyError:
         raise FrameError(f"unknown dtype {value}", reason="dtype_unknown") from None
+
+
+def compute_dtype_from_proto(value: int) -> DType:
+    """Of what nodes compute in: INT8 is for hops alone."""
+    dtype = dtype_from_proto(value)
+    if dtype is DType.INT8:
+        raise FrameError("nothing is computed in int8", reason="dtype_unknown")
+    return dtype
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> common_pb2.FinishReason.ValueType:
@@ -79,44 +88,6 @@ def reason_to_proto(reason: Reason, code: int = 0) -> common_pb2.Status:
 
 def reason_from_proto(message: common_pb2.Status) -> Reason:
     return Reason(code=message.reason[:64] or "unknown", message=message.message[:2000])
-
-
-def sampling_to_proto(sampling: SamplingParams) -> common_pb2.SamplingParams:
-    message = common_pb2.SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repetition_penalty=sampling.repetition_penalty,
-        seed=sampling.seed,
-    )
-    if sampling.top_logprobs is not None:
-        message.top_logprobs = sampling.top_logprobs
-    return message
-
-
-def sampling_from_proto(message: common_pb2.SamplingParams) -> SamplingParams:
-    """Absent fields take their defaults. Raises FrameError for a number that is not finite."""
-
-    def number(name: str, default: float) -> float:
-        value = float(getattr(message, name)) if message.HasField(name) else default  # type: ignore[arg-type]
-        if not math.isfinite(value):
-            raise FrameError(f"{name} is not a finite number", reason="sampling_invalid")
-        return value
-
-    return SamplingParams(
-        temperature=number("temperature", 1.0),
-        top_k=message.top_k,
-        top_p=number("top_p", 1.0),
-        min_p=number("min_p", 0.0),
-        presence_penalty=number("presence_penalty", 0.0),
-        frequency_penalty=number("frequency_penalty", 0.0),
-        repetition_penalty=number("repetition_penalty", 1.0),
-        seed=message.seed,
-        top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
-    )
 
 
 def model_spec_to_proto(spec: ModelSpec) -> common_pb2.ModelSpec:
@@ -315,7 +286,7 @@ def profile_from_proto(
         memory_bytes=message.memory_bytes,
         memory_bytes_per_s=_speed("memory_bytes_per_s", message.memory_bytes_per_s),
         flops_per_s=_speed("flops_per_s", message.flops_per_s),
-        compute_dtype=dtype_from_proto(message.compute_dtype),
+        compute_dtype=compute_dtype_from_proto(message.compute_dtype),
         coordinator_rtt_ms=_speed("coordinator_rtt_ms", message.coordinator_rtt_ms),
         up_bytes_per_s=_speed("up_bytes_per_s", message.up_bytes_per_s),
         down_bytes_per_s=_speed("down_bytes_per_s", message.down_bytes_per_s),

@@ -8,8 +8,9 @@ from google.protobuf.message import DecodeError
 from plait.errors import FrameError, TicketError
 from plait.types import ModelId, NodeId, RequestId, RouteTicket, TicketStage
 from plait.wire.codec import dtype_from_proto, dtype_to_proto, span_from_proto, span_to_proto
-from plait.wire.v1 import data_pb2
+from plait.wire.v1 import common_pb2, data_pb2
 
+UNSPECIFIED: Final = common_pb2.DTYPE_UNSPECIFIED
 STAGES_MAX: Final = 256
 ADDRESSES_MAX: Final = 16
 SALT_BYTES_MAX: Final = 64
@@ -28,6 +29,7 @@ def ticket_payload(ticket: RouteTicket) -> data_pb2.TicketPayload:
                 addresses=stage.addresses,
                 span=span_to_proto(stage.span),
                 incarnation=stage.incarnation,
+                wire_dtype=dtype_to_proto(stage.wire_dtype) if stage.wire_dtype else UNSPECIFIED,
             )
             for stage in ticket.stages
         ],
@@ -87,4 +89,5 @@ def _stage_from_proto(message: data_pb2.RouteStage) -> TicketStage:
         incarnation=message.incarnation,
         span=span_from_proto(message.span),
         addresses=tuple(message.addresses),
+        wire_dtype=dtype_from_proto(message.wire_dtype) if message.wire_dtype else None,
     )

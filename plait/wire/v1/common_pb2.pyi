@@ -29,14 +29,18 @@ class _DTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DType.ValueType
     DTYPE_FLOAT32: _DType.ValueType  # 1
     DTYPE_FLOAT16: _DType.ValueType  # 2
     DTYPE_BFLOAT16: _DType.ValueType  # 3
+    DTYPE_INT8: _DType.ValueType  # 4
+    """rows with a scale for every 32 numbers, the largest ones apart"""
 
 class DType(_DType, metaclass=_DTypeEnumTypeWrapper):
-    """Element type of activations and of weights in memory."""
+    """Element type of activations and of weights in memory; INT8 of activations on a hop alone."""
 
 DTYPE_UNSPECIFIED: DType.ValueType  # 0
 DTYPE_FLOAT32: DType.ValueType  # 1
 DTYPE_FLOAT16: DType.ValueType  # 2
 DTYPE_BFLOAT16: DType.ValueType  # 3
+DTYPE_INT8: DType.ValueType  # 4
+"""rows with a scale for every 32 numbers, the largest ones apart"""
 Global___DType: _TypeAlias = DType  # noqa: Y015
 
 class _NodeState:

@@ -145,10 +145,13 @@ class RouteStage(_message.Message):
     ADDRESSES_FIELD_NUMBER: _builtins.int
     SPAN_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    WIRE_DTYPE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """who runs it"""
     incarnation: _builtins.int
     """of the node when the route was chosen"""
+    wire_dtype: _common_pb2.DType.ValueType
+    """of activations from here to the next stage; unspecified: the ticket's"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port, best first"""
@@ -164,10 +167,11 @@ class RouteStage(_message.Message):
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         span: _common_pb2.LayerSpan | None = ...,
         incarnation: _builtins.int = ...,
+        wire_dtype: _common_pb2.DType.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "incarnation", b"incarnation", "node_id", b"node_id", "span", b"span"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "incarnation", b"incarnation", "node_id", b"node_id", "span", b"span", "wire_dtype", b"wire_dtype"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,11 +5,13 @@ import struct
 import pytest
 import torch
 
+from node.core.messages import ROWS_INVALID
 from node.engine.device import pick_device
 from node.engine.linear import can_pack
 from node.engine.runner import Runner
 from node.engine.sequence import StepItem
-from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
+from node.engine.tensor_bytes import bytes_of
+from node.engine.wire_rows import rows_from_wire, rows_to_wire
 from node.ports import StageResult
 from plait.types import DType, LayerSpan, SamplingParams
 from tests.unit.engine.kit import (
@@ -99,14 +101,39 @@ def test_a_middle_stage_answers_in_the_wire_dtype() -> None:
     states = model.hidden_states(ids)
     for wire in DType:
         sequence = make_sequence(span, wire_dtype=wire)
-        arrived = bytes_of(states[1].to(getattr(torch, wire.value)))
+        arrived = rows_to_wire(states[1], wire)
+        assert arrived is not None
         item = hidden_item(sequence, 0, arrived, 3, dtype=wire, sample=True)
         (result,) = make_runner(model, span).run([item])
         assert result.error is None and result.token_id is None and result.sample
-        assert result.hidden is not None and len(result.hidden) == 3 * 48 * wire.num_bytes
-        sent = tensor_from_bytes(result.hidden, wire, (3, 48)).float()
-        loose = 0.0 if wire is DType.FLOAT32 else 3e-2
+        assert result.hidden is not None and len(result.hidden) == 3 * wire.row_bytes(48)
+        sent = rows_from_wire(result.hidden, wire, num_tokens=3, hidden_size=48).float()
+        loose = {DType.FLOAT32: 0.0, DType.INT8: 0.1}.get(wire, 3e-2)
         torch.testing.assert_close(sent, states[2], atol=1e-4 + loose, rtol=loose)
+
+
+def test_int8_rows_that_no_encoder_makes_cost_their_request_alone() -> None:
+    model = tiny_model("llama")
+    span = LayerSpan(1, 2)
+    states = model.hidden_states([3, 1, 4])
+    sound = rows_to_wire(states[1], DType.INT8)
+    assert sound is not None
+    spoilt = sound[:-2] + b"\xff\xff"  # the last outlier is NaN
+    items = [
+        hidden_item(
+            make_sequence(span, name=name, wire_dtype=DType.INT8), 0, arrived, 3, dtype=DType.INT8
+        )
+        for name, arrived in (("a", spoilt), ("b", sound))
+    ]
+    bad, good = make_runner(model, span).run(items)
+    assert bad.error is not None and bad.error.code == ROWS_INVALID
+    assert good.error is None and good.hidden is not None
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.INT8])
+def test_a_number_above_what_the_hop_carries_is_an_error(dtype: DType) -> None:
+    assert rows_to_wire(torch.full((1, 48), 7e4), dtype) is None
+    assert rows_to_wire(torch.full((1, 48), 7e4), DType.FLOAT32) is not None
 
 
 def test_a_last_stage_samples_only_where_asked() -> None:

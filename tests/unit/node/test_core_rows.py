@@ -5,6 +5,7 @@ import pytest
 from node.core import effects as ef
 from node.core import events as ev
 from node.core.messages import (
+    ROWS_INVALID,
     Activations,
     Broken,
     Close,
@@ -12,9 +13,11 @@ from node.core.messages import (
     StatusCode,
     Token,
 )
+from node.core.state import Limits
 from plait.types import DType, FinishReason, Reason
 from tests.unit.node.story import (
     ROW,
+    SPEC,
     A,
     B,
     C,
@@ -114,6 +117,37 @@ def test_an_engine_error_breaks_the_request_and_blames_this_node() -> None:
     effects = story.step(Outcome(0, 4, error=Reason(code="nan", message="...")))
     (broken,) = to_gateway(effects, Broken)
     assert (broken.code, broken.node_id, broken.stage_index) == (StatusCode.INTERNAL, B, 1)
+
+
+def test_rows_that_the_engine_cannot_read_are_the_senders_fault() -> None:
+    story = Story(1)
+    story.open()
+    story.rows(0, 4)
+    effects = story.step(Outcome(0, 4, error=Reason(code=ROWS_INVALID, message="NaN")))
+    (broken,) = to_gateway(effects, Broken)
+    assert (broken.code, broken.node_id) == (StatusCode.INVALID_ARGUMENT, A)
+    assert story.core.counters.frames_malformed == 1
+
+
+def test_each_hop_has_the_dtype_that_the_ticket_names() -> None:
+    story = Story(1)
+    hops = (DType.INT8, DType.FLOAT16, DType.FLOAT32)
+    story.open(hops=hops)
+    size = DType.INT8.row_bytes(SPEC.hidden_size)
+    (work,) = only(story.rows(0, 4, payload=bytes(4 * size)), ef.SubmitRows)
+    assert work.dtype is DType.INT8
+    assert broken_code(story.rows(4, payload=bytes(size + 1))) == "frame_shape"
+
+
+def test_chunks_of_a_prompt_fit_the_widest_hop_of_the_chain() -> None:
+    limits = Limits(prefill_chunk_tokens=64)
+    size = DType.FLOAT32.row_bytes(SPEC.hidden_size)
+    story = Story(0, limits=limits)
+    frame_bytes_max = limits.frame_overhead_bytes + 3 * size
+    story.tell(ev.ControlAttached(models=(), frame_bytes_max=frame_bytes_max))
+    hops = (DType.INT8, DType.FLOAT32, DType.FLOAT32)
+    chunks = only(story.open(hops=hops), ef.SubmitRows)
+    assert [chunk.num_tokens for chunk in chunks] == [3, 1]
 
 
 def test_a_step_without_rows_is_the_engines_failure() -> None:

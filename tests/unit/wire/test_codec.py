@@ -23,12 +23,16 @@ from plait.types import (
     NodeLoad,
     NodeProfile,
     Reason,
+    RequestId,
     RopeScaling,
+    RouteTicket,
     SamplingParams,
     SourceKind,
     StepTotals,
+    TicketStage,
 )
-from plait.wire import codec
+from plait.wire import codec, tickets
+from plait.wire.sampling import sampling_from_proto, sampling_to_proto
 from plait.wire.v1 import common_pb2, control_pb2
 
 width = st.integers(1, 1 << 20)
@@ -143,11 +147,11 @@ def test_a_model_spec_survives(spec: ModelSpec) -> None:
     )
 )
 def test_sampling_survives(sampling: SamplingParams) -> None:
-    assert codec.sampling_from_proto(codec.sampling_to_proto(sampling)) == sampling
+    assert sampling_from_proto(sampling_to_proto(sampling)) == sampling
 
 
 def test_absent_sampling_fields_are_the_defaults() -> None:
-    assert codec.sampling_from_proto(common_pb2.SamplingParams()) == SamplingParams()
+    assert sampling_from_proto(common_pb2.SamplingParams()) == SamplingParams()
 
 
 @given(spans, st.builds(ModelSource, kind=st.sampled_from(SourceKind), name=st.text(max_size=9)))
@@ -232,6 +236,40 @@ def test_a_speed_that_is_no_speed_is_refused(field: str, value: float) -> None:
         profile_round_trip(profile(**{field: value}))
 
 
+def test_nothing_is_computed_in_the_dtype_of_hops_alone() -> None:
+    message = codec.profile_to_proto(profile())
+    message.compute_dtype = codec.dtype_to_proto(DType.INT8)
+    with pytest.raises(FrameError, match="computed in int8"):
+        codec.profile_from_proto(message, node_id=NodeId("n"), display_name="", addresses=())
+
+
+def test_a_ticket_may_name_a_dtype_for_each_hop() -> None:
+    stages = tuple(
+        TicketStage(
+            node_id=NodeId(name),
+            incarnation=1,
+            span=LayerSpan(start, start + 1),
+            addresses=(),
+            wire_dtype=dtype,
+        )
+        for start, (name, dtype) in enumerate([("a", DType.INT8), ("b", None)])
+    )
+    ticket = RouteTicket(
+        ticket_id="t",
+        network_id="n",
+        request_id=RequestId("r"),
+        epoch=1,
+        model_id=ModelId("m"),
+        stages=stages,
+        kv_tokens=1,
+        issued_unix_ms=0,
+        expires_unix_ms=1,
+        wire_dtype=DType.FLOAT16,
+    )
+    assert tickets.decode_payload(tickets.ticket_payload(ticket).SerializeToString()) == ticket
+    assert [ticket.hop_dtype(0), ticket.hop_dtype(1)] == [DType.INT8, DType.FLOAT16]
+
+
 def test_nonsense_is_refused() -> None:
     with pytest.raises(FrameError):
         codec.span_from_proto(common_pb2.LayerSpan(start=3, end=3))
@@ -244,7 +282,7 @@ def test_nonsense_is_refused() -> None:
     with pytest.raises(FrameError):
         codec.model_source_from_proto(common_pb2.ModelSource(kind="carrier pigeon"))
     with pytest.raises(FrameError):
-        codec.sampling_from_proto(common_pb2.SamplingParams(temperature=math.nan))
+        sampling_from_proto(common_pb2.SamplingParams(temperature=math.nan))
     with pytest.raises(FrameError):
         codec.load_from_proto(control_pb2.Heartbeat(stage_ms=-1.0))
 
