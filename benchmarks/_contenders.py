@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -15,7 +15,14 @@ from node.ports import SequenceOpen, StageResult, StageWork
 from plait import config
 from plait.models import CATALOGUE, load_spec, open_source
 from plait.models.records import catalogue_folder
-from plait.types import DType, ModelSource, ModelSpec, RequestId, SamplingParams
+from plait.types import (
+    DType,
+    ModelSource,
+    ModelSpec,
+    RequestId,
+    SamplingParams,
+    WeightFormat,
+)
 
 _DEADLINE_S = 300.0
 
@@ -70,6 +77,15 @@ class TransformersContender:
         return None
 
     @torch.inference_mode()
+    def prefill(self, prompt: Sequence[int]) -> float:
+        """Prompt tokens a second of one forward pass that needs the last token's logits only."""
+        torch.set_num_threads(self._num_threads)
+        ids = torch.tensor([list(prompt)])
+        started = time.perf_counter()
+        self._model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        return len(prompt) / (time.perf_counter() - started)
+
+    @torch.inference_mode()
     def _decode(self, prompts: torch.Tensor, num_tokens: int) -> Decoded:
         torch.set_num_threads(self._num_threads)  # counts for the thread that calls it
         output = self._model(input_ids=prompts, use_cache=True)
@@ -98,9 +114,15 @@ class EngineContender:
         self._results: asyncio.Queue[StageResult] = asyncio.Queue()
 
     @classmethod
-    async def start(cls, source: ModelSource, *, num_threads: int) -> "EngineContender":
-        """Load the whole model in float32."""
-        spec = load_spec(source)
+    async def start(
+        cls,
+        source: ModelSource,
+        *,
+        num_threads: int,
+        weight_format: WeightFormat = WeightFormat.NATIVE,
+    ) -> "EngineContender":
+        """Load the whole model; it computes in float32."""
+        spec = replace(load_spec(source), weight_format=weight_format)
         device = pick_device("cpu", DType.FLOAT32)
         contender = cls(ThreadedEngineHost(device, open_source, num_threads=num_threads), spec)
         engine = contender._engine
@@ -136,6 +158,23 @@ class EngineContender:
         for request_id in drawn:
             self._engine.close(request_id, self._epoch)
         return Decoded(list(drawn.values()), len(prompts) * (num_tokens - 1), seconds)
+
+    async def prefill_s(self, prompt: Sequence[int]) -> float:
+        """Seconds until the first token."""
+        self._epoch += 1
+        request_id = RequestId("r0")
+        self._open(request_id, len(prompt) + 1)
+        started = time.perf_counter()
+        self._submit(request_id, 0, prompt)
+        drawn = False
+        while not drawn:  # a long prompt runs in parts
+            result = await asyncio.wait_for(self._results.get(), _DEADLINE_S)
+            if result.error is not None:
+                raise RuntimeError(f"no token: {result.error}")
+            drawn = result.token_id is not None
+        seconds = time.perf_counter() - started
+        self._engine.close(request_id, self._epoch)
+        return seconds
 
     async def close(self) -> None:
         await self._engine.stop()

@@ -28,11 +28,14 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap."""
+    """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap. `advertise`
+    is what neighbours dial; None: where it listens."""
 
     name: str
     memory_bytes: int | None = None
     num_threads: int = 1
+    listen: str = f"{LOOPBACK}:0"
+    advertise: str | None = None
 
 
 @dataclass(slots=True)
@@ -49,8 +52,10 @@ class LocalNetwork:
     def start_node(self, plan: NodePlan) -> Child:
         """Enrol and start a node with a fresh single-use token."""
         arguments = ["node", "join", self.profile.address, "--name", plan.name]
-        arguments += ["--listen", f"{LOOPBACK}:0", "--threads", str(plan.num_threads)]
+        arguments += ["--listen", plan.listen, "--threads", str(plan.num_threads)]
         arguments += ["--device", "cpu"]
+        if plan.advertise is not None:
+            arguments += ["--advertise", plan.advertise]
         if plan.memory_bytes is not None:
             arguments += ["--memory", f"{plan.memory_bytes}B"]
         home = self.home / plan.name.replace(" ", "-")

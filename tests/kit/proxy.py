@@ -110,7 +110,8 @@ class Way:
             sink.write(segment)
         else:
             self.has_ended = True
-            sink.write_eof()
+            with contextlib.suppress(OSError):  # the far end is gone already
+                sink.write_eof()
             self._on_end()
 
 

@@ -1,0 +1,138 @@
+"""A ring whose every link is the network emulator's: what neighbours dial is a proxy."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from plait.cli.demo import memory_cap_bytes
+from plait.cli.local_network import LOOPBACK, LocalNetwork, NodePlan, is_ready, local_network
+from plait.sdk import AsyncClient
+from plait.types import ModelSpec
+from tests.kit.proxy import Proxy
+from tests.kit.proxy_pacing import Conditions
+from tests.kit.proxy_thread import ProxyThread
+from tests.kit.tools import free_port
+
+_SERVE_S: Final = 240.0
+_KV_TOKENS: Final = "2048"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request: its ids, when each came, and when it was asked; seconds of one clock."""
+
+    token_ids: list[int]
+    times_s: list[float]
+    asked_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        return self.times_s[0] - self.asked_s
+
+
+class FarRing:
+    """Real node processes, of which none holds the model alone, with a proxy before each.
+
+    Neighbours keep one stream between them, whoever dialled it, so one proxy a node puts its
+    conditions on every hop: `up` is towards the node that was dialled, `down` back.
+    """
+
+    def __init__(
+        self, stack: ExitStack, network: LocalNetwork, links: ProxyThread, proxies: list[Proxy]
+    ) -> None:
+        self._stack = stack
+        self._links = links
+        self._network = network
+        self.proxies = proxies
+        profile = network.profile
+        self._client = AsyncClient(
+            profile.address, profile.api_key, profile.ca_pem, timeout_s=_SERVE_S
+        )
+
+    @classmethod
+    def start(
+        cls, spec: ModelSpec, *, num_nodes: int, wire_dtype: str, weights: str = "fp16"
+    ) -> "FarRing":
+        """All processes, on links without delay, once the model is served. Blocks."""
+        with ExitStack() as stack:
+            home = Path(tempfile.mkdtemp(prefix="plait-far-"))
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            links = stack.enter_context(ProxyThread())
+            options = ("--kv-tokens", _KV_TOKENS, "--wire-dtype", wire_dtype)
+            options += ("--weights", weights, "--no-mqtt")
+            network = stack.enter_context(
+                local_network(home=home, model=spec.model_id, num_nodes=num_nodes, options=options)
+            )
+            proxies: list[Proxy] = []
+            for number in range(1, num_nodes + 1):
+                port = free_port()
+                proxies.append(links.open(port))
+                network.start_node(
+                    NodePlan(
+                        name=f"node {number}",
+                        memory_bytes=memory_cap_bytes(spec, num_nodes),
+                        listen=f"{LOOPBACK}:{port}",
+                        advertise=proxies[-1].address,
+                    )
+                )
+            network.wait(is_ready, timeout_s=_SERVE_S, what=f"serving {spec.model_id}")
+            ring = cls(ExitStack(), network, links, proxies)
+            ring._stack = stack.pop_all()
+        return ring
+
+    def set_links(self, conditions: Conditions) -> None:
+        """From now on, both ways of every link."""
+        for proxy in self.proxies:
+            self._links.do(lambda proxy=proxy: self._set(proxy, conditions))  # type: ignore[misc]
+
+    @property
+    def num_bytes(self) -> int:
+        """Carried between nodes so far, both ways."""
+        return sum(proxy.up_bytes + proxy.down_bytes for proxy in self.proxies)
+
+    async def ask(
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, *, apart_s: float = 0.0
+    ) -> list[Answer]:
+        """All at once, or each a little after the one before it."""
+        asked = (
+            self._ask(list(prompt), num_tokens, index * apart_s)
+            for index, prompt in enumerate(prompts)
+        )
+        return list(await asyncio.gather(*asked))
+
+    async def close(self) -> None:
+        await self._client.close()
+        self._stack.close()
+
+    async def _ask(self, prompt: list[int], num_tokens: int, after_s: float) -> Answer:
+        await asyncio.sleep(after_s)
+        answer = Answer([], [], time.perf_counter())
+        stream = self._client.stream(
+            prompt, max_tokens=num_tokens, temperature=0.0, ignore_eos=True
+        )
+        async with stream:
+            async for delta in stream:
+                answer.token_ids.extend(delta.token_ids)
+                answer.times_s.extend([time.perf_counter()] * len(delta.token_ids))
+        if len(stream.route) != len(self.proxies):
+            raise RuntimeError(f"the ring should have {len(self.proxies)} stages: {stream.route}")
+        return answer
+
+    @staticmethod
+    def _set(proxy: Proxy, conditions: Conditions) -> None:
+        proxy.up.conditions = conditions
+        proxy.down.conditions = conditions
+
+
+def together_per_s(answers: Sequence[Answer]) -> float:
+    """Tokens per second of all, from when every one has begun until the first has ended."""
+    begin_s = max(answer.times_s[0] for answer in answers)
+    end_s = min(answer.times_s[-1] for answer in answers)
+    num_timed = sum(begin_s < at_s <= end_s for a in answers for at_s in a.times_s)
+    return num_timed / (end_s - begin_s)
