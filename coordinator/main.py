@@ -203,7 +203,7 @@ async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]
             raise
         raise group.exceptions[0] from None
     finally:
-        parts.gateway.close()
+        await parts.gateway.close()
         parts.journal.stop()
 
 

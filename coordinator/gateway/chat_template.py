@@ -1,13 +1,14 @@
 """Chat templates: Jinja in a sandbox, with the names that published templates use."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from coordinator.gateway.chat_layout import ChatLayout
+from coordinator.gateway.tool_formats import Family, ToolFormat, format_of
 from plait.clock import Clock, SystemClock
 from plait.errors import InvalidRequestError, ModelError
 
@@ -18,7 +19,8 @@ class ChatTemplate:
     """A model's own layout of a conversation.
 
     Templates come with the weights, from strangers: they run in an immutable sandbox and see the
-    messages, the markers and nothing else.
+    messages, the tools, the markers and nothing else. `tool_format` is the form of calls that the
+    template teaches, `knows_tools` whether it lays tools out by itself.
     """
 
     def __init__(
@@ -32,19 +34,23 @@ class ChatTemplate:
         environment.globals["strftime_now"] = self._strftime_now
         try:
             self._template = environment.from_string(source)
+            names = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ModelError(f"the model's chat template does not compile: {error}") from error
+        self.tool_format: ToolFormat = format_of(source, knows_tools="tools" in names)
+        self.knows_tools = self.tool_format.family is not Family.PLAIN
         self._clock = clock if clock is not None else SystemClock()
         self._markers = {"bos_token": bos_token, "eos_token": eos_token}
 
-    def render(self, messages: Sequence[tuple[str, str]]) -> str:
-        """The prompt for (role, content) pairs, up to where the assistant begins to speak.
+    def render(self, layout: ChatLayout) -> str:
+        """The prompt for a conversation, up to where the assistant begins to speak.
 
         Raises InvalidRequestError where the template refuses the conversation.
         """
         try:
             text = self._template.render(
-                messages=[{"role": role, "content": content} for role, content in messages],
+                messages=layout.messages,
+                tools=layout.tools,
                 add_generation_prompt=True,
                 **self._markers,
             )

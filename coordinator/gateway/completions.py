@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.gateway import openai_shapes as shapes
 from coordinator.gateway.generate import Generator, Reader
-from coordinator.gateway.happenings import Delta, Finished, Happening, Queued
+from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued
 from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openai_shapes import ChoiceState, Envelope
@@ -181,6 +181,8 @@ class CompletionResponse(Response):
             if isinstance(happening, Delta):
                 states[index].parts.append(happening.text)
                 states[index].tokens.extend(happening.tokens)
+            elif isinstance(happening, CallDelta):
+                states[index].add_call(happening)
             elif isinstance(happening, Finished):
                 _raise_failure(happening)
                 ended[index] = happening
@@ -243,7 +245,7 @@ class _EventStream:
         if isinstance(happening, Finished):
             _raise_failure(happening)
             self._ended[index] = happening
-        if not isinstance(happening, Delta | Finished):
+        if not isinstance(happening, Delta | CallDelta | Finished):
             self._waiting = _KEEPALIVE
             return
         if self._envelope.is_chat and not state.has_role:
@@ -251,6 +253,8 @@ class _EventStream:
             chunks.append(shapes.role_chunk(self._envelope, state))
         if isinstance(happening, Finished):
             chunks.append(shapes.end_chunk(self._envelope, state, happening))
+        elif isinstance(happening, CallDelta):
+            chunks.append(shapes.call_chunk(self._envelope, state, happening))
         elif happening.text or self._envelope.top_logprobs is not None:
             chunks.append(shapes.text_chunk(self._envelope, state, happening))
         if self._order.includes_usage:

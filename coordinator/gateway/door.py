@@ -12,7 +12,7 @@ from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.door_codec import happening_to_proto, order_from_proto
 from coordinator.gateway.generate import Generator, Reader
-from coordinator.gateway.happenings import Delta, Finished
+from coordinator.gateway.happenings import CallDelta, Delta, Finished
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.ports import ApiKey, ViewSource
 from plait.errors import (
@@ -91,7 +91,7 @@ class GatewayDoor(gateway_pb2_grpc.GatewayServiceServicer):
     async def _send_all(self, reader: Reader, context: _Generate) -> None:
         has_text = False
         async for happening in reader:
-            has_text = has_text or isinstance(happening, Delta)
+            has_text = has_text or isinstance(happening, Delta | CallDelta)
             failure = _failure(happening) if isinstance(happening, Finished) else None
             if failure is None or has_text:
                 event = happening_to_proto(

@@ -1,10 +1,13 @@
 """Orders and happenings <-> the SDK's messages."""
 
+import json
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from coordinator.gateway.conversation import Call, ToolFunction, ToolMode, ToolUse, Turn
 from coordinator.gateway.happenings import (
     Accepted,
+    CallDelta,
     Delta,
     Finished,
     GeneratedToken,
@@ -13,7 +16,9 @@ from coordinator.gateway.happenings import (
     Routed,
 )
 from coordinator.gateway.order import Conversation, Order, Prompt, PromptIds, RawPrompt
+from coordinator.gateway.response_format import read_name, read_schema
 from coordinator.gateway.tokens import Tokenizer
+from coordinator.gateway.tool_fields import checked_call, tool_use
 from plait.errors import FrameError, InvalidRequestError, PlaitError
 from plait.types import Reason
 from plait.wire import codec
@@ -25,6 +30,12 @@ from scheduler.selection.fairness import SloClass
 _TIERS_OUT: Final = {
     SloClass.INTERACTIVE: gateway_pb2.SERVICE_TIER_DEFAULT,
     SloClass.BATCH: gateway_pb2.SERVICE_TIER_FLEX,
+}
+
+_MODES: Final[dict[int, ToolMode]] = {
+    gateway_pb2.TOOL_MODE_NONE: ToolMode.NONE,
+    gateway_pb2.TOOL_MODE_AUTO: ToolMode.AUTO,
+    gateway_pb2.TOOL_MODE_REQUIRED: ToolMode.REQUIRED,
 }
 
 
@@ -61,13 +72,81 @@ def _slo(tier: int) -> SloClass:
 def _prompt(request: gateway_pb2.GenerateRequest) -> Prompt:
     match request.WhichOneof("input"):
         case "prompt":
+            _no_tools(request)
             return RawPrompt(request.prompt)
         case "chat":
-            return Conversation(tuple((turn.role, turn.content) for turn in request.chat.messages))
+            turns = tuple(
+                _turn(f"messages[{at}]", turn) for at, turn in enumerate(request.chat.messages)
+            )
+            return Conversation(turns, _tools(request))
         case "tokens":
+            _no_tools(request)
             return PromptIds(tuple(request.tokens.ids))
         case _:
             raise InvalidRequestError("give a prompt, messages or token ids", param="prompt")
+
+
+def _no_tools(request: gateway_pb2.GenerateRequest) -> None:
+    if request.tools or request.HasField("tool_choice"):
+        raise InvalidRequestError("tools are only for chats", param="tools")
+
+
+def _turn(name: str, message: gateway_pb2.ChatMessage) -> Turn:
+    calls = tuple(
+        checked_call(f"{name}.tool_calls[{at}]", Call(call.id, call.name, call.arguments_json))
+        for at, call in enumerate(message.tool_calls)
+    )
+    if calls and message.role != "assistant":
+        raise InvalidRequestError(
+            f"{name} is no assistant's and has tool calls", param=f"{name}.tool_calls"
+        )
+    if (message.role == "tool") != bool(message.tool_call_id):
+        raise InvalidRequestError(
+            f"{name}: a tool's message, and no other, names its tool_call_id",
+            param=f"{name}.tool_call_id",
+        )
+    return Turn(
+        message.role, message.content, calls, call_id=message.tool_call_id, name=message.name
+    )
+
+
+def _tools(request: gateway_pb2.GenerateRequest) -> ToolUse | None:
+    functions = tuple(
+        ToolFunction(
+            name=read_name(f"tools[{at}].function.name", tool.name),
+            description=tool.description,
+            parameters=_parameters(f"tools[{at}].function.parameters", tool.parameters_json),
+            is_strict=tool.strict,
+        )
+        for at, tool in enumerate(request.tools)
+    )
+    is_parallel = request.parallel_tool_calls if request.HasField("parallel_tool_calls") else None
+    return tool_use(functions, _choice(request.tool_choice), is_parallel=is_parallel)
+
+
+def _choice(message: gateway_pb2.ToolChoice) -> tuple[ToolMode, str] | None:
+    if message.WhichOneof("choice") == "function":
+        return ToolMode.REQUIRED, message.function
+    if message.mode == gateway_pb2.TOOL_MODE_UNSPECIFIED:
+        return None
+    mode = _MODES.get(message.mode)
+    if mode is None:
+        raise InvalidRequestError(
+            f"tool_choice {message.mode} is not offered here: none, auto or required",
+            param="tool_choice",
+        )
+    return mode, ""
+
+
+def _parameters(name: str, text: str) -> str:
+    """A schema as text, in the form that bodies over HTTP give it."""
+    if not text:
+        return ""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{name} is not JSON: {error}", param=name) from error
+    return read_schema(name, content)
 
 
 def happening_to_proto(
@@ -114,6 +193,14 @@ def happening_to_proto(
                 ],
             )
             return gateway_pb2.GenerateEvent(delta=delta)
+        case CallDelta():
+            call = gateway_pb2.ToolCallDelta(
+                index=happening.index,
+                id=happening.call_id,
+                name=happening.name,
+                arguments_json=happening.arguments,
+            )
+            return gateway_pb2.GenerateEvent(tool_call=call)
         case Finished():
             return gateway_pb2.GenerateEvent(finished=_finished(happening))
         case _:

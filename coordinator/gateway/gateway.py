@@ -113,6 +113,7 @@ class Gateway:
         """Serve the SDK's door."""
         self._door.add_to(server)
 
-    def close(self) -> None:
-        """End the encoding threads."""
+    async def close(self) -> None:
+        """End the encoding threads and the compiler's process."""
+        await self.generator.close()
         self._tokenizers.close()

@@ -10,8 +10,11 @@ from typing import Final
 
 from coordinator.core import events as ev
 from coordinator.gateway.catalogue import Catalogue
+from coordinator.gateway.constraint_check import ConstraintCheck
+from coordinator.gateway.conversation import conversation_chars
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import Happening
+from coordinator.gateway.holding import calls_of, constraint_of
 from coordinator.gateway.order import (
     SEEDS,
     Conversation,
@@ -22,12 +25,12 @@ from coordinator.gateway.order import (
 )
 from coordinator.gateway.prefixes import block_hashes
 from coordinator.gateway.relay import Relay
-from coordinator.gateway.tokens import TokenizerRegistry
+from coordinator.gateway.tokens import Tokenizer, TokenizerRegistry
 from coordinator.ports import Inbox
 from plait.clock import Clock
 from plait.errors import DeadlineError, InvalidRequestError, OverloadedError
 from plait.prefixes import cache_salt
-from plait.types import FinishReason, ModelSpec, RequestId
+from plait.types import Constraint, FinishReason, ModelSpec, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class Generator:
         rng: random.Random,
         limits: GenerateLimits | None = None,
         network_id: str = "",
+        constraints: ConstraintCheck | None = None,
     ) -> None:
         self._relay = relay
         self._inbox = inbox
@@ -75,6 +79,7 @@ class Generator:
         self._new_id = new_id
         self._rng = rng
         self._network_id = network_id
+        self._constraints = constraints if constraints is not None else ConstraintCheck()
         self.limits: Final = limits if limits is not None else GenerateLimits()
         self._kept: dict[RequestId, _Kept] = {}
 
@@ -110,6 +115,8 @@ class Generator:
             running = self._attach(RequestId(order.request_id), fingerprint, waker)
             if running is not None:
                 return running
+        tokenizer = self._tokenizers.get(spec.model_id)
+        constraint = await self._constraint(order, spec, tokenizer)
         if prompt_ids is None:
             prompt_ids = await self._encode(order, spec)
         max_new_tokens = self._max_new_tokens(order, spec, len(prompt_ids))
@@ -124,19 +131,21 @@ class Generator:
                 reason="queue_full",
             )
         seed = self._rng.randrange(SEEDS) if order.seed is None else order.seed
+        request_id = RequestId(order.request_id or self._new_id())
         generation = Generation(
-            request_id=RequestId(order.request_id or self._new_id()),
+            request_id=request_id,
             model_id=spec.model_id,
             key_id=key_id,
             prompt_ids=prompt_ids,
             max_new_tokens=max_new_tokens,
-            sampling=dataclasses.replace(order.sampling, seed=seed),
+            sampling=dataclasses.replace(order.sampling, seed=seed, constraint=constraint),
             stop=order.stop,
             stop_token_ids=() if order.ignore_eos else spec.eos_token_ids,
             vocab_size=spec.vocab_size,
-            tokenizer=self._tokenizers.get(spec.model_id),
+            tokenizer=tokenizer,
             clock=self._clock,
             slo=order.slo,
+            **calls_of(order, tokenizer.tool_format, request_id),
         )
         self._submit(generation)
         kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
@@ -228,9 +237,32 @@ class Generator:
             case RawPrompt(text):
                 self._check_size(len(text), "prompt")
                 return await self._tokenizers.encode_text(spec.model_id, text)
-            case Conversation(turns):
-                self._check_size(sum(len(content) for _, content in turns), "messages")
-                return await self._tokenizers.encode_chat(spec.model_id, turns)
+            case Conversation(turns, tools):
+                self._check_size(conversation_chars(turns, tools), "messages")
+                return await self._tokenizers.encode_chat(spec.model_id, turns, tools)
+
+    async def _constraint(
+        self, order: Order, spec: ModelSpec, tokenizer: Tokenizer
+    ) -> Constraint | None:
+        """What holds the answer, known to compile."""
+        unknown = next((t for t, _ in order.sampling.logit_bias if t >= spec.vocab_size), None)
+        if unknown is not None:
+            raise InvalidRequestError(
+                f"logit_bias names token {unknown}, the vocabulary has {spec.vocab_size}",
+                param="logit_bias",
+            )
+        constraint = await constraint_of(order, tokenizer.tool_format, self._constraints)
+        if constraint is not None and not spec.eos_token_ids:
+            raise InvalidRequestError(
+                f"{spec.model_id} has no end-of-sequence token, so no answer could be held to a "
+                "schema",
+                param="response_format",
+            )
+        return constraint
+
+    async def close(self) -> None:
+        """End the compiler's process."""
+        await self._constraints.close()
 
     def _check_size(self, size: int, param: str) -> None:
         if size > self.limits.prompt_chars_max:

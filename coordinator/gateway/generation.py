@@ -5,13 +5,14 @@ token limit, so a reader may be slow or come late without anything growing.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from coordinator.gateway.detokenize import Scanned, StopScanner, Utf8Stream
 from coordinator.gateway.happenings import (
     Accepted,
+    CallDelta,
     Delta,
     Finished,
     GeneratedToken,
@@ -20,6 +21,7 @@ from coordinator.gateway.happenings import (
     Routed,
 )
 from coordinator.gateway.tokens import Tokenizer
+from coordinator.gateway.tool_calls import CallScanner, TextPiece
 from plait.clock import Clock
 from plait.errors import PlaitError
 from plait.types import FinishReason, ModelId, Reason, RequestId, Route, SamplingParams
@@ -47,7 +49,11 @@ class Generation:
         tokenizer: Tokenizer,
         clock: Clock,
         slo: SloClass = SloClass.INTERACTIVE,
+        calls: CallScanner | None = None,
+        shown: Mapping[int, bytes] | None = None,
     ) -> None:
+        """`calls` finds function calls in the text; `shown` are the bytes of special tokens that it
+        has to see."""
         self.request_id: Final = request_id
         self.model_id: Final = model_id
         self.key_id: Final = key_id
@@ -72,6 +78,8 @@ class Generation:
         self._num_notices = 0
         self._utf8 = Utf8Stream()
         self._scanner = StopScanner(stop)
+        self._calls = calls
+        self._shown: Mapping[int, bytes] = shown if shown is not None else {}
         self._fed_chars = 0
         self._released_chars = 0
         self._unreleased: list[GeneratedToken] = []
@@ -111,7 +119,7 @@ class Generation:
         if self._first_token_ms is None:
             self._first_token_ms = self._clock.monotonic_ms()
         self.generated_ids.append(token.token_id)
-        piece = b"" if token.is_stop else self.tokenizer.token_bytes(token.token_id)
+        piece = b"" if token.is_stop else self._bytes_of(token.token_id)
         self._unreleased.append(replace(token, text_at=self._fed_chars))
         reason = FinishReason.STOP if token.is_stop else finish_reason
         if reason is None and len(self.generated_ids) >= self.max_new_tokens:
@@ -123,8 +131,12 @@ class Generation:
         if scanned.is_stopped:
             reason = FinishReason.STOP
         self._release(scanned, is_last=reason is not None)
+        if reason is None and self._calls is not None and self._calls.is_over:
+            reason = FinishReason.STOP  # the one call that was allowed
         if reason is not None:
-            self._finish(reason, None)
+            has_calls = self._calls is not None and self._calls.num_calls > 0
+            is_call = has_calls and reason is FinishReason.STOP
+            self._finish(FinishReason.TOOL_CALLS if is_call else reason, None)
         return reason
 
     def on_ended(self, reason: FinishReason, error: PlaitError | None) -> None:
@@ -164,8 +176,35 @@ class Generation:
             ready = [t for t in self._unreleased if is_free or t.text_at < held_from]
             del self._unreleased[: len(ready)]
         self._released_chars += len(text)
-        if text or ready:
-            self._tell(Delta(text=text, tokens=tuple(ready)))
+        if self._calls is None:
+            if text or ready:
+                self._tell(Delta(text=text, tokens=tuple(ready)))
+        else:
+            self._tell_pieces(self._calls, text, tuple(ready), is_last=is_last)
+
+    def _tell_pieces(
+        self, calls: CallScanner, text: str, tokens: tuple[GeneratedToken, ...], *, is_last: bool
+    ) -> None:
+        """Text and calls, told apart; the tokens go with the first of them."""
+        pieces = calls.feed(text) + (calls.flush() if is_last else [])
+        if tokens and not (pieces and isinstance(pieces[0], TextPiece)):
+            pieces.insert(0, TextPiece(""))
+        for piece in pieces:
+            if isinstance(piece, TextPiece):
+                self._tell(Delta(text=piece.text, tokens=tokens))
+                tokens = ()
+            else:
+                self._tell(
+                    CallDelta(
+                        index=piece.index,
+                        call_id=piece.call_id,
+                        name=piece.name,
+                        arguments=piece.arguments,
+                    )
+                )
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        return self._shown.get(token_id) or self.tokenizer.token_bytes(token_id)
 
     def _finish(self, reason: FinishReason, error: PlaitError | None) -> None:
         now_ms = self.finished_ms = self._clock.monotonic_ms()

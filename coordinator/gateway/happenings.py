@@ -1,4 +1,5 @@
-"""What a client can be told about its generation, in order: accepted, queued, routed, text, end."""
+"""What a client can be told about its generation, in order: accepted, queued, routed, text and
+calls, end."""
 
 from dataclasses import dataclass
 
@@ -58,6 +59,17 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallDelta:
+    """A piece of the answer's function call number `index`. The first one carries `call_id` and
+    `name`; `arguments` is what follows the earlier pieces of the JSON text."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end. `error` is set when `reason` is ERROR. Times in ms since the submission."""
 
@@ -70,4 +82,4 @@ class Finished:
     num_attempts: int
 
 
-Happening = Accepted | Queued | Routed | Delta | Finished
+Happening = Accepted | Queued | Routed | Delta | CallDelta | Finished

@@ -1,9 +1,11 @@
-"""The messages of a chat, as (role, text) pairs."""
+"""The messages of a chat."""
 
 from typing import Final
 
 from coordinator.gateway import fields
+from coordinator.gateway.conversation import Call, Turn
 from coordinator.gateway.fields import Fields
+from coordinator.gateway.tool_fields import read_call_id, read_calls
 from plait.errors import InvalidRequestError
 
 MESSAGES_MAX: Final = 4_096
@@ -12,6 +14,7 @@ _ROLES: Final = {
     "developer": "system",  # its successor in the published API; open models know `system`
     "user": "user",
     "assistant": "assistant",
+    "tool": "tool",
 }
 _REFUSED: Final = frozenset(
     {"annotations", "audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"}
@@ -19,7 +22,7 @@ _REFUSED: Final = frozenset(
 _PART_REFUSED: Final = frozenset({"prompt_cache_breakpoint"})
 
 
-def read_messages(name: str, value: object) -> tuple[tuple[str, str], ...]:
+def read_messages(name: str, value: object) -> tuple[Turn, ...]:
     """Raises InvalidRequestError naming the place: `messages[3].content[0].type`."""
     items = fields.array(name, value)
     if not items:
@@ -31,7 +34,7 @@ def read_messages(name: str, value: object) -> tuple[tuple[str, str], ...]:
     return tuple(_read_message(f"{name}[{at}]", item) for at, item in enumerate(items))
 
 
-def _read_message(name: str, value: object) -> tuple[str, str]:
+def _read_message(name: str, value: object) -> Turn:
     reader = Fields(fields.json_object(name, value), name)
     role = reader.require("role", fields.text)
     if role not in _ROLES:
@@ -39,9 +42,17 @@ def _read_message(name: str, value: object) -> tuple[str, str]:
             f"{name}.role {role!r} is not supported: plait knows {', '.join(_ROLES)}",
             param=f"{name}.role",
         )
-    content = reader.require("content", _read_content)
+    calls: tuple[Call, ...] = ()
+    if role == "assistant":
+        calls = reader.take("tool_calls", read_calls, calls)
+    call_id = reader.require("tool_call_id", read_call_id) if role == "tool" else ""
+    content = (
+        reader.take("content", _read_content, "")
+        if calls
+        else reader.require("content", _read_content)
+    )
     reader.refuse_rest(_REFUSED)
-    return _ROLES[role], content
+    return Turn(_ROLES[role], content, calls=calls, call_id=call_id)
 
 
 def _read_content(name: str, value: object) -> str:

@@ -1,10 +1,10 @@
 """OpenAI's response objects, for answers and for chunks of a stream."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coordinator.gateway.happenings import Delta, Finished, GeneratedToken
+from coordinator.gateway.happenings import CallDelta, Delta, Finished, GeneratedToken
 from coordinator.gateway.tokens import Tokenizer
 from plait.types import FinishReason
 
@@ -13,7 +13,11 @@ Json = dict[str, object]
 LOGPROB_MIN: Final = -9999.0
 """What the published API writes for a probability of zero."""
 
-_FINISH_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+_FINISH_REASONS: Final = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.TOOL_CALLS: "tool_calls",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,15 @@ class ChoiceState:
     has_role: bool = False
     parts: list[str] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
+    calls: list[CallDelta] = field(default_factory=list)
+
+    def add_call(self, delta: CallDelta) -> None:
+        """Put a piece of a call behind its earlier ones."""
+        if delta.index == len(self.calls):
+            self.calls.append(delta)
+        else:
+            known = self.calls[delta.index]
+            self.calls[delta.index] = replace(known, arguments=known.arguments + delta.arguments)
 
 
 def finish_word(finished: Finished) -> str | None:
@@ -68,6 +81,17 @@ def text_chunk(envelope: Envelope, choice: ChoiceState, delta: Delta) -> Json:
     return _chunk(envelope, {"index": choice.index, **body, **_rest(logprobs, None)})
 
 
+def call_chunk(envelope: Envelope, choice: ChoiceState, delta: CallDelta) -> Json:
+    """A piece of a function call; the first one of a call names it."""
+    call: Json = {"index": delta.index}
+    function: Json = {"arguments": delta.arguments}
+    if delta.call_id:
+        call |= {"id": delta.call_id, "type": "function"}
+        function = {"name": delta.name, **function}
+    body = {"tool_calls": [{**call, "function": function}]}
+    return _chunk(envelope, {"index": choice.index, "delta": body, **_rest(None, None)})
+
+
 def end_chunk(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json:
     """The last chunk of a choice."""
     body: Json = {"delta": {}} if envelope.is_chat else {"text": ""}
@@ -97,10 +121,18 @@ def answer(
 
 def _choice(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json:
     text = "".join(choice.parts)
-    message = {"role": "assistant", "content": text, "refusal": None}
+    message: Json = {"role": "assistant", "content": text, "refusal": None}
+    if choice.calls:
+        message["content"] = text or None
+        message["tool_calls"] = [_call(call) for call in choice.calls]
     body: Json = {"message": message} if envelope.is_chat else {"text": text}
     logprobs = logprobs_of(envelope, choice, choice.tokens)
     return {"index": choice.index, **body, **_rest(logprobs, finish_word(finished))}
+
+
+def _call(call: CallDelta) -> Json:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 def _rest(logprobs: Json | None, finish_reason: str | None) -> Json:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from coordinator.gateway.conversation import ROLES, ToolUse, Turn
 from plait.errors import InvalidRequestError
-from plait.types import SamplingParams
+from plait.types import LOGIT_BIAS_MAX, SamplingParams
 from scheduler.selection.fairness import SloClass
 
 STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 1_024
 TOP_LOGPROBS_MAX: Final = 20
 SEEDS: Final = 1 << 64
-ROLES: Final = frozenset({"system", "user", "assistant"})
+LOGIT_BIAS: Final = 100.0
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 
 RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -37,9 +38,10 @@ class RawPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """(role, content) pairs, oldest first, for the model's template."""
+    """Turns, oldest first, for the model's template, and the functions that it may call."""
 
-    turns: tuple[tuple[str, str], ...]
+    turns: tuple[Turn, ...]
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +90,34 @@ def check_order(order: Order) -> None:
         case PromptIds(ids):
             if not ids:
                 raise InvalidRequestError("the prompt has no tokens", param="prompt")
-        case Conversation(turns):
+        case Conversation(turns, tools):
             check_turns(turns)
+            for at, function in enumerate(tools.functions if tools is not None else ()):
+                check_text(function.description, f"tools[{at}].function.description")
+    is_held = order.sampling.constraint is not None
+    if isinstance(order.prompt, Conversation) and order.prompt.tools is not None:
+        is_held = is_held or order.prompt.tools.is_constrained
+    if is_held and order.ignore_eos:
+        raise InvalidRequestError(
+            "ignore_eos is not allowed beside response_format or forced tools", param="ignore_eos"
+        )
 
 
-def check_turns(turns: Sequence[tuple[str, str]]) -> None:
+def check_turns(turns: Sequence[Turn]) -> None:
     """Raises InvalidRequestError for no messages, an unknown role or unpaired surrogates."""
     if not turns:
         raise InvalidRequestError("messages must hold at least one message", param="messages")
-    for at, (role, content) in enumerate(turns):
-        if role not in ROLES:
+    for at, turn in enumerate(turns):
+        if turn.role not in ROLES:
             raise InvalidRequestError(
-                f"messages[{at}].role is {role!r}: plait knows system, user and assistant",
+                f"messages[{at}].role is {turn.role!r}: plait knows system, user, assistant and "
+                "tool",
                 param=f"messages[{at}].role",
             )
-        check_text(content, f"messages[{at}].content")
+        check_text(turn.content, f"messages[{at}].content")
+        for call in turn.calls:
+            check_text(call.name + call.arguments + call.call_id, f"messages[{at}].tool_calls")
+        check_text(turn.call_id, f"messages[{at}].tool_call_id")
 
 
 def check_text(text: str, param: str) -> None:
@@ -145,6 +160,18 @@ def check_sampling(sampling: SamplingParams) -> None:
         raise InvalidRequestError("top_k must not be negative; 0 is off", param="top_k")
     if not 0 <= sampling.seed < SEEDS:
         raise InvalidRequestError("seed must be a 64-bit integer", param="seed")
+    if len(sampling.logit_bias) > LOGIT_BIAS_MAX:
+        raise InvalidRequestError(
+            f"logit_bias names {len(sampling.logit_bias)} tokens, at most {LOGIT_BIAS_MAX} are "
+            "taken",
+            param="logit_bias",
+        )
+    for token_id, bias in sampling.logit_bias:
+        if not abs(bias) <= LOGIT_BIAS:
+            raise InvalidRequestError(
+                f"logit_bias of token {token_id} must be between -100 and 100, not {bias}",
+                param="logit_bias",
+            )
     top = sampling.top_logprobs
     if top is not None and not 0 <= top <= TOP_LOGPROBS_MAX:
         raise InvalidRequestError(

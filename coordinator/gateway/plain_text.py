@@ -7,11 +7,13 @@ so that nobody can speak in another's name.
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import tokenizers
+
+from coordinator.gateway.chat_layout import ChatLayout
 
 _MARK: Final = "\U0010fffd"
 
@@ -42,25 +44,25 @@ class PlainText:
 
     def encode_chat(
         self,
-        messages: Sequence[tuple[str, str]],
+        layout: ChatLayout,
         *,
-        render: Callable[[Sequence[tuple[str, str]]], str],
+        render: Callable[[ChatLayout], str],
         encode: Callable[[str], list[int]],
     ) -> list[int]:
-        """Token ids of (role, text) pairs as `render` lays them out.
+        """Token ids of a conversation as `render` lays it out.
 
         What clients wrote is hidden behind marks while the template runs and its special tokens are
         read; nobody knows a mark beforehand.
         """
         names = self.names
-        if names is None or not any(names.search(content) for _, content in messages):
-            return encode(render(messages))
+        if names is None or not any(names.search(text) for text in layout.texts()):
+            return encode(render(layout))
         nonce = secrets.token_hex(8)
 
         def hide(found: "re.Match[str]") -> str:
             return f"{_MARK}{nonce}:{self.index[found[0]]}{_MARK}"
 
-        hidden = [(role, names.sub(hide, content)) for role, content in messages]
+        hidden = layout.map_text(lambda text: names.sub(hide, text))
         ids: list[int] = []
         parts = re.split(f"{_MARK}{nonce}:([0-9]+){_MARK}", render(hidden))
         for at, part in enumerate(parts):  # text, index, text, index, ..., text

@@ -20,7 +20,7 @@ from coordinator.gateway.refusals import error_for
 from coordinator.gateway.starting import RouteStarter
 from coordinator.ports import Inbox
 from plait.clock import Clock
-from plait.errors import FrameError
+from plait.errors import FrameError, InvalidRequestError
 from plait.types import (
     DType,
     FinishReason,
@@ -34,6 +34,9 @@ from plait.wire import codec
 from plait.wire.v1 import data_pb2
 
 TOP_LOGPROBS_MAX: Final = 20
+GRAMMAR_FAULT: Final = "grammar_failed"
+"""A last stage's word for a constraint that cannot be followed."""
+
 ENDED_MAX: Final = 256
 """Ended generations whose length is remembered; views show fewer."""
 
@@ -259,8 +262,8 @@ class Relay:
             self.dropped["bad_token"] += 1
             self._break(request_id, attempt, node_id, "frame_invalid", f"sent {error.message}")
             return
-        if finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
-            finish_reason = None  # these come as `broken`, or from us
+        if finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            finish_reason = None  # the others come as `broken`, or from us
         self._take(request_id, attempt, generation, token, finish_reason)
 
     def _take(
@@ -318,6 +321,8 @@ class Relay:
             return
         blamed = NodeId(message.node_id) if message.node_id in members else None
         attempt.is_over = True
+        if self._is_own_fault(request_id, attempt, node_id, message):
+            return
         self.post(
             ev.RouteBroke(
                 request_id=request_id,
@@ -327,6 +332,26 @@ class Relay:
                 num_generated=self._num_generated(request_id),
             )
         )
+
+    def _is_own_fault(
+        self, request_id: RequestId, attempt: OpenedRoute, node_id: NodeId, message: data_pb2.Broken
+    ) -> bool:
+        """Whether the request's constraint failed, which no other chain would mend and no node is
+        to be blamed for; it has ended then."""
+        generation = self._generations.get(request_id)
+        if generation is None or generation.sampling.constraint is None:
+            return False
+        if message.status.reason != GRAMMAR_FAULT or node_id != attempt.last_node:
+            return False
+        error = InvalidRequestError(
+            f"the answer cannot be held to what was asked for: {message.status.message[:200]}",
+            param="response_format",
+            reason=GRAMMAR_FAULT,
+        )
+        generation.on_ended(FinishReason.ERROR, error)
+        num_generated = len(generation.generated_ids)
+        self.post(ev.RequestCancelled(request_id=request_id, num_generated=num_generated))
+        return True
 
     def _current(self, node_id: NodeId, request_id: str, epoch: int) -> OpenedRoute | None:
         """The attempt that `node_id` may speak for as its last stage, or None (counted)."""

@@ -20,6 +20,8 @@ from coordinator.gateway.order import (
     check_order,
     check_text,
 )
+from coordinator.gateway.response_format import read_response_format
+from coordinator.gateway.tool_fields import read_tool_use
 from plait.errors import InvalidRequestError
 from plait.types import SamplingParams
 from scheduler.selection.fairness import SloClass
@@ -29,6 +31,7 @@ COMPLETION_MAX_TOKENS: Final = 16
 """The published default of /v1/completions."""
 
 COMPLETION_LOGPROBS_MAX: Final = 5
+TOKEN_ID_DIGITS_MAX: Final = 9
 
 TIERS: Final = {
     "auto": SloClass.INTERACTIVE,
@@ -42,28 +45,23 @@ CHAT_REFUSED: Final = frozenset(
         "audio",
         "function_call",
         "functions",
-        "logit_bias",
         "metadata",
         "modalities",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
         "reasoning_effort",
-        "response_format",
         "safety_identifier",
         "store",
-        "tool_choice",
-        "tools",
         "verbosity",
         "web_search_options",
     }
 )
 """Published fields of /v1/chat/completions that plait does not honour; null passes."""
 
-COMPLETION_REFUSED: Final = frozenset({"best_of", "echo", "logit_bias", "suffix"})
+COMPLETION_REFUSED: Final = frozenset({"best_of", "echo", "suffix"})
 """Published fields of /v1/completions that plait does not honour; null passes."""
 
 _STREAM_OPTIONS_REFUSED: Final = frozenset({"include_obfuscation"})
@@ -89,7 +87,8 @@ class CompletionOrder:
 def read_chat(content: Mapping[str, object]) -> CompletionOrder:
     """The body of /v1/chat/completions. Raises InvalidRequestError naming the parameter."""
     reader = Fields(content)
-    prompt = Conversation(reader.require("messages", read_messages))
+    messages = reader.require("messages", read_messages)
+    prompt = Conversation(messages, read_tool_use(reader))
     top_logprobs = _chat_logprobs(reader)
     order = _read_common(
         reader, prompt=prompt, max_tokens=_chat_max_tokens(reader), top_logprobs=top_logprobs
@@ -130,6 +129,8 @@ def _read_common(
             frequency_penalty=reader.take("frequency_penalty", fields.number, 0.0),
             repetition_penalty=reader.take("repetition_penalty", fields.number, 1.0),
             top_logprobs=top_logprobs,
+            logit_bias=reader.take("logit_bias", _read_bias, ()),
+            constraint=reader.take("response_format", read_response_format, None),
         ),
         seed=None if seed is None else seed % SEEDS,
         stop=reader.take("stop", fields.strings, ()),
@@ -176,6 +177,20 @@ def _finish(
 def _choice(order: Order, prompt: Prompt, at: int) -> Order:
     seed = None if order.seed is None else (order.seed + at) % SEEDS
     return replace(order, prompt=prompt, seed=seed)
+
+
+def _read_bias(name: str, value: object) -> tuple[tuple[int, float], ...]:
+    """Token ids, as JSON writes keys, and what is added to their logits."""
+    biases: dict[int, float] = {}
+    for key, bias in fields.json_object(name, value).items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= TOKEN_ID_DIGITS_MAX):
+            raise InvalidRequestError(
+                f"{name} has the key {key[:20]!r}, which is no token id", param=name
+            )
+        if int(key) in biases:
+            raise InvalidRequestError(f"{name} names token {int(key)} twice", param=name)
+        biases[int(key)] = fields.number(f"{name}.{key}", bias)
+    return tuple(sorted(biases.items()))
 
 
 def _read_tier(name: str, value: object) -> str:

@@ -8,14 +8,17 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import tokenizers
 
+from coordinator.gateway.chat_layout import lay_out
 from coordinator.gateway.chat_template import ChatTemplate
+from coordinator.gateway.conversation import ToolUse, Turn, conversation_chars
 from coordinator.gateway.plain_text import PlainText
+from coordinator.gateway.tool_formats import ToolFormat, format_of
 from coordinator.gateway.vocabulary import token_bytes_of
 from plait.errors import InvalidRequestError, ModelError, OverloadedError
 from plait.types import ModelId
@@ -35,11 +38,16 @@ class Tokenizer(Protocol):
         """Token ids of `text`; `with_special` adds what the model expects at the start."""
         ...
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
-        """Lay (role, content) pairs out as a prompt. Raises InvalidRequestError."""
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes function calls."""
         ...
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+    def render_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> str:
+        """Lay a conversation out as a prompt. Raises InvalidRequestError."""
+        ...
+
+    def encode_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> list[int]:
         """Token ids of `render_chat`, in which special tokens are the template's alone: what a
         message says is text. Raises InvalidRequestError."""
         ...
@@ -74,19 +82,33 @@ class ModelTokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+    @property
+    def tool_format(self) -> ToolFormat:
+        if self.template is None:
+            return format_of(None, knows_tools=False)
+        form = self.template.tool_format
+        opening_id = self.backend.token_to_id(form.opening) if form.opening else None
+        is_special = opening_id is not None and not self.token_bytes(opening_id)
+        return replace(form, opening_id=opening_id) if is_special else form
+
+    def render_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> str:
+        template = self._template()
+        return template.render(lay_out(turns, tools, knows_tools=template.knows_tools))
+
+    def encode_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> list[int]:
+        template = self._template()
+        return self.plain.encode_chat(
+            lay_out(turns, tools, knows_tools=template.knows_tools),
+            render=template.render,
+            encode=lambda text: self.encode(text, with_special=False),
+        )
+
+    def _template(self) -> ChatTemplate:
         if self.template is None:
             raise InvalidRequestError(
                 "this model has no chat template: use a plain prompt instead", param="messages"
             )
-        return self.template.render(messages)
-
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        return self.plain.encode_chat(
-            messages,
-            render=self.render_chat,
-            encode=lambda text: self.encode(text, with_special=False),
-        )
+        return self.template
 
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
@@ -119,13 +141,13 @@ def tokenizer_from_folder(folder: Path) -> ModelTokenizer:
         template = next((t["template"] for t in template if t.get("name") == "default"), None)
     return ModelTokenizer(
         backend=backend,
-        template=_template(template, settings),
+        template=_chat_template(template, settings),
         pieces=token_bytes_of(backend, layout),
         plain=PlainText.of(backend),
     )
 
 
-def _template(source: object, settings: Mapping[str, object]) -> ChatTemplate | None:
+def _chat_template(source: object, settings: Mapping[str, object]) -> ChatTemplate | None:
     if not isinstance(source, str):
         return None
     return ChatTemplate(
@@ -181,12 +203,12 @@ class TokenizerRegistry:
         return await self._run(len(text), lambda: tokenizer.encode(text, with_special=True))
 
     async def encode_chat(
-        self, model_id: ModelId, messages: Sequence[tuple[str, str]]
+        self, model_id: ModelId, turns: Sequence[Turn], tools: ToolUse | None = None
     ) -> list[int]:
         """Token ids of a conversation in the model's own layout."""
         tokenizer = self.get(model_id)
-        size = sum(len(content) for _, content in messages)
-        return await self._run(size, lambda: tokenizer.encode_chat(messages))
+        size = conversation_chars(turns, tools)
+        return await self._run(size, lambda: tokenizer.encode_chat(turns, tools))
 
     async def _run(self, size: int, work: Callable[[], list[int]]) -> list[int]:
         if size <= INLINE_CHARS_MAX:

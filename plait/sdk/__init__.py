@@ -16,6 +16,8 @@ from plait.sdk.results import (
     ModelEntry,
     ServiceStatus,
     TokenScore,
+    ToolCall,
+    ToolCallDelta,
     Waiting,
 )
 
@@ -34,5 +36,7 @@ __all__ = [
     "ServiceStatus",
     "Stream",
     "TokenScore",
+    "ToolCall",
+    "ToolCallDelta",
     "Waiting",
 ]

@@ -1,5 +1,7 @@
 """From the wire's events to deltas and a completion, the same for both clients."""
 
+from dataclasses import replace
+
 from plait.errors import ServiceError
 from plait.sdk.results import (
     Alternative,
@@ -9,6 +11,8 @@ from plait.sdk.results import (
     ModelEntry,
     ServiceStatus,
     TokenScore,
+    ToolCall,
+    ToolCallDelta,
     Waiting,
 )
 from plait.types import FinishReason
@@ -29,6 +33,7 @@ class Fold:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._scores: list[TokenScore] = []
+        self._calls: list[ToolCall] = []
 
     @property
     def text(self) -> str:
@@ -40,6 +45,8 @@ class Fold:
         kind = event.WhichOneof("event")
         if kind == "delta":
             return self._add_delta(event.delta)
+        if kind == "tool_call":
+            return self._add_call(event.tool_call)
         if kind == "accepted":
             self.request_id = event.accepted.request_id
             self.model = event.accepted.model_id
@@ -84,6 +91,24 @@ class Fold:
         self._scores.extend(delta.scores)
         return delta
 
+    def _add_call(self, message: gateway_pb2.ToolCallDelta) -> Delta:
+        """Put a piece of a call behind its earlier ones. Raises ServiceError for one that has
+        none."""
+        if message.index > len(self._calls):
+            raise ServiceError("a piece of a call has come without its beginning")
+        if message.index == len(self._calls):
+            self._calls.append(ToolCall(call_id=message.id, name=message.name, arguments=""))
+        call = self._calls[message.index]
+        arguments = call.arguments + message.arguments_json
+        self._calls[message.index] = replace(call, arguments=arguments)
+        piece = ToolCallDelta(
+            index=message.index,
+            call_id=message.id,
+            name=message.name,
+            arguments=message.arguments_json,
+        )
+        return Delta(text="", tool_call=piece)
+
     def _finish(self, message: gateway_pb2.Finished) -> None:
         reason = codec.finish_reason_from_proto(message.reason)
         if reason is None or reason is FinishReason.ERROR:
@@ -102,6 +127,7 @@ class Fold:
             route=self.route,
             token_ids=tuple(self._token_ids),
             scores=tuple(self._scores),
+            tool_calls=tuple(self._calls),
         )
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 from plait.errors import InvalidRequestError
+from plait.sdk.tools import choice_of, constraint_of, message_of, tools_of
 from plait.wire.v1 import common_pb2, gateway_pb2
 
-Messages = Sequence[Mapping[str, str]]
-"""Oldest first; each with "role" (system, user or assistant) and "content"."""
+Messages = Sequence[Mapping[str, object]]
+"""Oldest first; each with "role" (system, user, assistant or tool) and "content". An
+assistant's may have "tool_calls" (see `Completion.message`), a tool's has its "tool_call_id"."""
 
 Prompt = str | Sequence[int] | Messages
 """Raw text, raw token ids, or the messages of a chat."""
@@ -36,6 +38,13 @@ class GenerateOptions(TypedDict, total=False):
     seed: equal seeds and prompts give equal answers.
     top_logprobs: 0 to 20 alternatives per token; None: no log probabilities at all.
     stop: the answer ends before any of these.
+    logit_bias: token ids and what is added to their logits, -100 to 100.
+    response_format: what the text must be, in OpenAI's form: {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}, and plait's own
+        {"type": "regex", "pattern": ...} and {"type": "grammar", "grammar": ...} (Lark).
+    tools: functions that the model may call, in OpenAI's form; for chats.
+    tool_choice: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
+    parallel_tool_calls: False: at most one call an answer.
     ignore_eos: go on past the end of sequence (benchmarks).
     service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
     request_id: your own name; the same again attaches to the same generation.
@@ -54,6 +63,11 @@ class GenerateOptions(TypedDict, total=False):
     seed: int | None
     top_logprobs: int | None
     stop: str | Sequence[str] | None
+    logit_bias: Mapping[int, float] | None
+    response_format: Mapping[str, object] | None
+    tools: Sequence[Mapping[str, object]] | None
+    tool_choice: str | Mapping[str, object] | None
+    parallel_tool_calls: bool | None
     ignore_eos: bool
     service_tier: str | None
     request_id: str | None
@@ -83,14 +97,42 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
     )
     for name in _SAMPLING:
         _set(sampling, name, options.get(name))
+    _set_bias(sampling, options.get("logit_bias") or {})
     _set(request, "max_tokens", options.get("max_tokens"))
     request.sampling.CopyFrom(sampling)
+    try:
+        _set_held(request, options)
+    except (TypeError, ValueError) as error:  # includes text that UTF-8 cannot carry
+        raise InvalidRequestError(f"the request cannot be sent: {error}") from error
     try:
         request.stop.extend([stop] if isinstance(stop, str) else stop or ())
     except (TypeError, ValueError) as error:
         raise InvalidRequestError(f"stop: {error}", param="stop") from None
     _set_prompt(request, prompt)
     return request
+
+
+def _set_bias(sampling: common_pb2.SamplingParams, biases: Mapping[int, float]) -> None:
+    try:
+        for token_id, bias in biases.items():
+            sampling.logit_bias.add(token_id=int(token_id), bias=bias)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"logit_bias: {error}", param="logit_bias") from error
+
+
+def _set_held(request: gateway_pb2.GenerateRequest, options: GenerateOptions) -> None:
+    response_format, tools = options.get("response_format"), options.get("tools")
+    choice, is_parallel = options.get("tool_choice"), options.get("parallel_tool_calls")
+    if response_format is not None:
+        constraint = constraint_of(response_format)
+        if constraint is not None:
+            request.sampling.constraint.CopyFrom(constraint)
+    if tools:
+        request.tools.extend(tools_of(tools))
+    if choice is not None:
+        request.tool_choice.CopyFrom(choice_of(choice))
+    if is_parallel is not None:
+        request.parallel_tool_calls = is_parallel
 
 
 def _tier(name: str | None) -> gateway_pb2.ServiceTier.ValueType:
@@ -140,13 +182,7 @@ def _set_prompt(request: gateway_pb2.GenerateRequest, prompt: Prompt) -> None:
             return
         param = "messages"
         for at, turn in enumerate(_turns(prompt)):
-            is_whole = turn.keys() == {"role", "content"}
-            if not is_whole or not all(isinstance(value, str) for value in turn.values()):
-                raise InvalidRequestError(
-                    f"messages[{at}] must have a role and a content, both text, and nothing else",
-                    param=param,
-                )
-            request.chat.messages.add(role=turn["role"], content=turn["content"])
+            request.chat.messages.append(message_of(f"messages[{at}]", turn))
     except (TypeError, ValueError) as error:  # includes text that UTF-8 cannot carry
         raise InvalidRequestError(f"{param} cannot be sent: {error}", param=param) from error
 
@@ -158,7 +194,7 @@ def _ids(prompt: Sequence[int] | Messages) -> list[int]:
     return ids
 
 
-def _turns(prompt: Sequence[int] | Messages) -> list[Mapping[str, str]]:
+def _turns(prompt: Sequence[int] | Messages) -> list[Mapping[str, object]]:
     turns = [item for item in prompt if isinstance(item, Mapping)]
     if len(turns) != len(prompt):
         raise InvalidRequestError(

@@ -1,7 +1,9 @@
 """What a client gets back. Times in milliseconds, log probabilities natural."""
 
+import json
 from dataclasses import dataclass
 
+from plait.errors import ServiceError
 from plait.types import FinishReason, LayerSpan, ModelSpec
 
 
@@ -25,12 +27,45 @@ class TokenScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function call of an answer. `arguments` is JSON as text: an object, unless the answer was
+    cut short."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+    def parse(self) -> dict[str, object]:
+        """The arguments. Raises ServiceError where they are no JSON object."""
+        try:
+            content = json.loads(self.arguments)
+        except ValueError as error:
+            raise ServiceError(f"the call of {self.name} is cut short: {error}") from error
+        if not isinstance(content, dict):
+            raise ServiceError(f"the arguments of {self.name} are no object")
+        return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of call number `index` of the answer: the first one has `call_id` and `name`, and
+    `arguments` is what follows the earlier pieces."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """New text; `str(delta)` is the text, empty while a character is incomplete."""
+    """New text, or a piece of a function call; `str(delta)` is the text, empty while a character is
+    incomplete."""
 
     text: str
     token_ids: tuple[int, ...] = ()
     scores: tuple[TokenScore, ...] = ()
+    tool_call: ToolCallDelta | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -62,7 +97,8 @@ class Completion:
 
     `ttft_ms` is the time to the first token and `total_ms` to the last one, both measured by the
     gateway; `num_attempts` is 1 when no chain broke. `scores` is empty unless asked for.
-    `service_tier` is how the request was served: "default" or "flex".
+    `service_tier` is how the request was served: "default" or "flex". `tool_calls` are functions
+    that the model wants called; `finish_reason` is TOOL_CALLS then, unless it was cut short.
     """
 
     text: str
@@ -78,6 +114,22 @@ class Completion:
     token_ids: tuple[int, ...]
     scores: tuple[TokenScore, ...]
     service_tier: str = "default"
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def message(self) -> dict[str, object]:
+        """The answer as a message, to be sent back in front of the next turn."""
+        message: dict[str, object] = {"role": "assistant", "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        return message
 
     def __str__(self) -> str:
         return self.text

@@ -35,6 +35,11 @@ CHAT_HONOURED: dict[str, Any] = {
     "top_logprobs": 2,
     "top_p": 0.5,
     "user": "someone",
+    "logit_bias": {"97": -5, "98": 2.5},
+    "response_format": {"type": "json_object"},
+    "tools": [{"type": "function", "function": {"name": "look_up"}}],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
 }
 COMPLETION_HONOURED: dict[str, Any] = {
     "prompt": "hi",
@@ -51,6 +56,7 @@ COMPLETION_HONOURED: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.5,
     "user": "someone",
+    "logit_bias": {"97": -5},
 }
 OURS: dict[str, Any] = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
 
@@ -139,7 +145,8 @@ CHAT_BAD: list[tuple[str, Any, str]] = [
     ("messages", ["hi"], "messages[0]"),
     ("messages", [{"role": "user"}], "messages[0].content"),
     ("messages", [{"content": "x"}], "messages[0].role"),
-    ("messages", [{"role": "tool", "content": "x"}], "messages[0].role"),
+    ("messages", [{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+    ("messages", [{"role": "function", "content": "x"}], "messages[0].role"),
     ("messages", [{"role": "user", "content": "x", "name": "bob"}], "messages[0].name"),
     ("messages", [{"role": "user", "content": 7}], "messages[0].content"),
     ("messages", [{"role": "user", "content": "\ud800"}], "messages[0].content"),

@@ -122,7 +122,7 @@ async def open_gateway(
             yield rig
     finally:
         await network.stop()
-        rig.gateway.close()
+        await rig.gateway.close()
 
 
 @contextlib.asynccontextmanager
@@ -156,4 +156,4 @@ async def open_doors(
         await network.stop()
         await public.stop(0.5)
         await node.stop(0.5)
-        rig.gateway.close()
+        await rig.gateway.close()

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.view import CountersView, ModelView, NetworkView
+from coordinator.gateway.conversation import ToolUse, Turn
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.relay import Relay
+from coordinator.gateway.tool_formats import format_of
 from plait.errors import OverloadedError
 from plait.types import (
     Architecture,
@@ -57,11 +59,20 @@ class ByteTokenizer:
         del with_special
         return list(text.encode())
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
-        return "".join(f"<{role}>{content}" for role, content in messages) + "<assistant>"
+    tool_format = format_of(None, knows_tools=False)
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        return self.encode(self.render_chat(messages), with_special=False)
+    def render_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> str:
+        names = [each.name for each in tools.functions] if tools is not None else []
+        shown = f"<tools>{','.join(names)}" if names else ""
+        said = "".join(
+            f"<{turn.role}>{turn.content}"
+            + "".join(call.name + call.arguments for call in turn.calls)
+            for turn in turns
+        )
+        return f"{shown}{said}<assistant>"
+
+    def encode_chat(self, turns: Sequence[Turn], tools: ToolUse | None = None) -> list[int]:
+        return self.encode(self.render_chat(turns, tools), with_special=False)
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < EOS_ID else b""

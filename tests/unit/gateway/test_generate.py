@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -35,9 +34,6 @@ class CountingTokenizer(ByteTokenizer):
     def encode(self, text: str, *, with_special: bool) -> list[int]:
         self.num_encoded += 1
         return super().encode(text, with_special=with_special)
-
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
-        return super().render_chat(messages)
 
 
 class Rig:

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from coordinator.gateway.chat_layout import lay_out
 from coordinator.gateway.chat_template import ChatTemplate
+from coordinator.gateway.conversation import Turn
 from coordinator.gateway.gguf_tokenizer import tokenizer_from_gguf
 from coordinator.gateway.tokens import (
     ENCODINGS_MAX,
@@ -22,6 +24,7 @@ from coordinator.gateway.tokens import (
     TokenizerRegistry,
     tokenizer_from_folder,
 )
+from coordinator.gateway.tool_formats import format_of
 from plait.clock import ManualClock
 from plait.errors import InvalidRequestError, ModelError, OverloadedError
 from plait.models.vocabulary import byte_alphabet
@@ -143,17 +146,17 @@ def test_a_folder_in_hugging_faces_form(tmp_path: Path) -> None:
     bos = {"content": "<s>"}
     folder = write_folder(tmp_path, chat_template="{{ bos_token }}" + TEMPLATE, bos_token=bos)
     tokenizer = tokenizer_from_folder(folder)
-    text = tokenizer.render_chat([("user", "hello 🦊")])
+    text = tokenizer.render_chat([Turn("user", "hello 🦊")])
     assert text == "<s><user>hello 🦊<assistant>"
     ids = tokenizer.encode(text, with_special=False)
     assert b"".join(map(tokenizer.token_bytes, ids)).decode() == text.removeprefix("<s>")
     (folder / "chat_template.jinja").write_text("own")
-    assert tokenizer_from_folder(folder).render_chat([("user", "x")]) == "own"
+    assert tokenizer_from_folder(folder).render_chat([Turn("user", "x")]) == "own"
     named: list[dict[str, str]] = [{"name": "tools", "template": "t"}]
     (folder / "chat_template.jinja").unlink()
     plain = tokenizer_from_folder(write_folder(folder, chat_template=named))
     with pytest.raises(InvalidRequestError, match="no chat template"):
-        plain.render_chat([("user", "x")])
+        plain.render_chat([Turn("user", "x")])
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"version": "1.0", "model": {}}'])
@@ -185,14 +188,16 @@ def test_an_unknown_decoder_is_refused(tmp_path: Path) -> None:
 def test_a_template_that_refuses_or_reaches_out_is_an_error(source: str) -> None:
     template = ChatTemplate(source, bos_token="", eos_token="")
     with pytest.raises(InvalidRequestError):
-        template.render([("user", "x")])
+        template.render(lay_out([Turn("user", "x")], None, knows_tools=False))
 
 
 def test_templates_have_the_usual_names() -> None:
     loop = "{% for m in messages %}{% break %}{% endfor %}"
     source = "{{ strftime_now('%d %b %Y') }} {{ messages|tojson }}" + loop
     template = ChatTemplate(source, bos_token="", eos_token="", clock=ManualClock())
-    assert template.render([("user", "é")]) == ('14 Nov 2023 [{"role": "user", "content": "é"}]')
+    assert template.render(lay_out([Turn("user", "é")], None, knows_tools=False)) == (
+        '14 Nov 2023 [{"role": "user", "content": "é"}]'
+    )
     with pytest.raises(ModelError):
         ChatTemplate("{% if %}", bos_token="", eos_token="")
 
@@ -205,11 +210,13 @@ async def test_long_texts_are_encoded_in_a_thread() -> None:
             threads.append(threading.current_thread().name)
             return [len(text)]
 
-        def render_chat(self, messages: Any) -> str:
-            return "".join(content for _, content in messages)
+        tool_format = format_of(None, knows_tools=False)
 
-        def encode_chat(self, messages: Any) -> list[int]:
-            return self.encode(self.render_chat(messages), with_special=False)
+        def render_chat(self, turns: Any, tools: Any = None) -> str:
+            return "".join(turn.content for turn in turns)
+
+        def encode_chat(self, turns: Any, tools: Any = None) -> list[int]:
+            return self.encode(self.render_chat(turns), with_special=False)
 
         def token_bytes(self, token_id: int) -> bytes:
             return b""
@@ -223,7 +230,7 @@ async def test_long_texts_are_encoded_in_a_thread() -> None:
             await registry.encode_text(ModelId("m"), "short")
             long = "x" * (INLINE_CHARS_MAX + 1)
             assert await registry.encode_text(ModelId("m"), long) == [len(long)]
-            assert await registry.encode_chat(ModelId("m"), [("user", long)]) == [len(long)]
+            assert await registry.encode_chat(ModelId("m"), [Turn("user", long)]) == [len(long)]
     finally:
         registry.close()
     assert threads[0] == threading.main_thread().name

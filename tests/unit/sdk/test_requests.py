@@ -36,6 +36,11 @@ def test_every_option_reaches_the_wire() -> None:
         "seed": 2**64 - 1,
         "top_logprobs": 2,
         "stop": "x",
+        "logit_bias": {7: -1.5},
+        "response_format": {"type": "regex", "pattern": "a+"},
+        "tools": [{"type": "function", "function": {"name": "f", "strict": True}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "parallel_tool_calls": False,
         "ignore_eos": True,
         "service_tier": "flex",
         "request_id": "r",
@@ -53,6 +58,8 @@ def test_every_option_reaches_the_wire() -> None:
         repetition_penalty=1.25,
         seed=2**64 - 1,
         top_logprobs=2,
+        logit_bias=[common_pb2.LogitBias(token_id=7, bias=-1.5)],
+        constraint=common_pb2.Constraint(regex="a+"),
     )
     assert request == gateway_pb2.GenerateRequest(
         model_id="m",
@@ -62,6 +69,9 @@ def test_every_option_reaches_the_wire() -> None:
         stop=["x"],
         request_id="r",
         ignore_eos=True,
+        tools=[gateway_pb2.Tool(name="f", strict=True)],
+        tool_choice=gateway_pb2.ToolChoice(function="f"),
+        parallel_tool_calls=False,
         service_tier=gateway_pb2.SERVICE_TIER_FLEX,
     )
 
@@ -81,8 +91,8 @@ def test_tiers_that_nobody_offers_are_refused_by_name() -> None:
         ([], "prompt"),
         ([1, "a"], "prompt"),
         ([-1], "prompt"),
-        ([{"role": "user", "content": "x", "name": "y"}], "messages"),
-        ([{"role": "user", "content": None}], "messages"),
+        ([{"role": "user", "content": "x", "name": "y"}], "messages[0].name"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": "x"}, "y"], "messages"),
         ("\udfff", "prompt"),
     ],
