@@ -1,0 +1,220 @@
+"""Whatever comes together in a small cache - openings, chunks cut anywhere, decodes, ends, prefixes
+that are there already or are not, rewinds, slots that go to who came first - every row's logits are
+those of its own sequence run alone."""
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engine.batcher import Batcher
+from node.engine.runner import Runner
+from node.engine.sequence import StepItem
+from node.ports import SequenceOpen, StageWork
+from plait.prefixes import BLOCK_TOKENS, BlockNamer, reusable_blocks
+from plait.types import DType, HeldSpan, RequestId, SamplingParams
+from tests.unit.engine.kit import make_runner, run_rows, tiny_model
+
+NUM_BLOCKS = 7
+NEW_TOKENS = 6
+ROWS = 40
+KINDS = ("llama", "mistral", "gemma2")
+_model = cache(tiny_model)
+
+
+@cache
+def _runner(kind: str) -> Runner:
+    model = _model(kind)
+    return make_runner(model, model.spec.whole, num_slots=NUM_BLOCKS * BLOCK_TOKENS)
+
+
+@cache
+def _expected(kind: str, ids: tuple[int, ...]) -> torch.Tensor:
+    return _model(kind).logits(list(ids))
+
+
+@dataclass
+class Story:
+    """One request: its prompt, what a greedy draw will add, and how far it is."""
+
+    name: str
+    ids: tuple[int, ...]
+    prompt_tokens: int
+    chunk: int
+    epoch: int = 0
+    is_open: bool = False
+    num_done: int = 0
+    start: int = 0
+    has_drawn: bool = False
+    sent: int = 0
+    names: tuple[bytes, ...] = field(default=())
+
+
+class Driver:
+    """A batcher and a runner, stepped by hand; the books are checked after each step."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.runner = _runner(kind)
+        spec = _model(kind).spec
+        self.batcher = Batcher(step_tokens_max=ROWS, queue_tokens_max=4096)
+        self.batcher.hold(
+            spec,
+            HeldSpan(
+                model_id=spec.model_id,
+                span=spec.whole,
+                allocation_epoch=1,
+                digest="",
+                weight_bytes=0,
+                read_bytes=0,
+                kv_tokens_max=NUM_BLOCKS * BLOCK_TOKENS,
+            ),
+        )
+        self.stories: dict[str, Story] = {}
+        self.num_preempted = 0
+        self.num_cached = 0
+        self.num_rewinds = 0
+
+    def open(self, story: Story, admission: int) -> None:
+        """Open, or open anew with all that was generated so far as the prompt."""
+        story.epoch += 1
+        story.is_open, story.has_drawn = True, False
+        prompt = story.ids[: max(story.prompt_tokens, story.num_done)]
+        story.names = BlockNamer(b"salt").push(prompt)
+        story.sent = self.batcher.open(
+            SequenceOpen(
+                request_id=RequestId(story.name),
+                epoch=story.epoch,
+                span=_model(self.kind).spec.whole,
+                kv_tokens=len(story.ids),
+                wire_dtype=DType.FLOAT32,
+                prefix=story.names,
+                cached_blocks=min(len(story.names), reusable_blocks(len(prompt))),
+                admission=admission,
+                sampling=SamplingParams(temperature=0.0),
+            )
+        )
+        story.start = story.sent
+        self.num_cached += story.start
+        while story.sent < len(prompt):
+            self._submit(story, min(story.chunk, len(prompt) - story.sent), len(prompt))
+        self.stories[story.name] = story
+
+    def _submit(self, story: Story, count: int, prompt_end: int) -> None:
+        end = story.sent + count
+        named = None
+        if end > prompt_end and end % BLOCK_TOKENS == 0:
+            named = BlockNamer(b"salt").push(story.ids[:end])[-1]
+        work = StageWork(
+            RequestId(story.name),
+            story.epoch,
+            story.sent,
+            count,
+            token_ids=story.ids[story.sent : end],
+            sample=end >= prompt_end,
+            block_name=named,
+        )
+        assert self.batcher.submit(work)
+        story.sent = end
+
+    def rewind(self, story: Story) -> None:
+        """As where a later stage has no more than one block of the prompt."""
+        prompt_end = max(story.prompt_tokens, story.num_done)
+        is_prompt = story.sent == prompt_end and not story.has_drawn
+        if story.is_open and is_prompt and story.start > BLOCK_TOKENS:
+            self.num_rewinds += 1
+            story.start = BLOCK_TOKENS
+            self.batcher.rewind(RequestId(story.name), story.epoch, BLOCK_TOKENS)
+            story.sent = BLOCK_TOKENS
+            while story.sent < prompt_end:
+                self._submit(story, min(story.chunk, prompt_end - story.sent), prompt_end)
+
+    def close(self, story: Story) -> None:
+        if story.is_open:
+            self.batcher.close(RequestId(story.name), story.epoch)
+            story.is_open = False
+
+    def step(self, prompt_rows_max: int | None) -> None:
+        """One step: its rows are compared, its preempted are started anew."""
+        items = self.batcher.take(prompt_rows_max)
+        rows = run_rows(self.runner, items) if items else []
+        for item, computed in zip(items, rows, strict=True):
+            self._compare(item, computed)
+        self.batcher.finished(items, [True] * len(items))
+        for item in items:
+            self._go_on(self.stories[item.work.request_id], item)
+        for sequence in self.batcher.preempted():
+            self.num_preempted += 1
+            self.open(self.stories[sequence.opened.request_id], sequence.opened.admission)
+        self.batcher.check()
+
+    def _compare(self, item: StepItem, computed: torch.Tensor) -> None:
+        story, begin = self.stories[item.work.request_id], item.work.position
+        with torch.inference_mode():
+            logits = self.runner.stage.logits(computed)
+        expected = _expected(self.kind, story.ids)[begin : begin + item.work.num_tokens]
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+    def _go_on(self, story: Story, item: StepItem) -> None:
+        if not (story.is_open and item.is_wanted and item.work.sample):
+            return
+        story.has_drawn = True
+        story.num_done = item.work.position + item.work.num_tokens
+        if story.num_done == len(story.ids):
+            self.close(story)
+        elif story.sent == story.num_done:
+            self._submit(story, 1, story.sent)
+
+
+_actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), st.integers(0, 2), st.integers(1, 60), st.integers(3, 40)),
+        st.tuples(st.just("step"), st.sampled_from([None, 0, 5, 16])),
+        st.tuples(st.just("close"), st.integers(0, 9)),
+        st.tuples(st.just("rewind"), st.integers(0, 9)),
+    ),
+    max_size=24,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(kind=st.sampled_from(KINDS), actions=_actions)
+def test_nobody_notices_who_else_is_there(kind: str, actions: list[tuple[object, ...]]) -> None:
+    _play(kind, actions)
+
+
+def _play(kind: str, actions: list[tuple[object, ...]]) -> Driver:
+    driver = Driver(kind)
+    opened: list[Story] = []
+    for action in actions:
+        if action[0] == "open":
+            _, family, length, chunk = action
+            assert isinstance(family, int) and isinstance(length, int) and isinstance(chunk, int)
+            ids = tuple((5 * i + 11 * family) % 97 for i in range(length + NEW_TOKENS))
+            opened.append(Story(f"r{len(opened)}", ids, length, chunk))
+            driver.open(opened[-1], len(opened))
+        elif action[0] == "step":
+            rows = action[1]
+            assert rows is None or isinstance(rows, int)
+            driver.step(rows)
+        elif opened:
+            story = opened[int(str(action[1])) % len(opened)]
+            driver.close(story) if action[0] == "close" else driver.rewind(story)
+    for _ in range(2_000):
+        if not any(story.is_open for story in opened):
+            break
+        driver.step(None)
+    assert not any(story.is_open for story in opened), "a request never ended"
+    assert driver.batcher.kv_tokens_used == 0
+    return driver
+
+
+def test_a_demand_of_twice_the_cache_is_met_and_prefixes_are_found() -> None:
+    """Not left to chance: what the random stories are about does happen."""
+    opens: list[tuple[object, ...]] = [("open", number % 3, 50, 13) for number in range(4)]
+    steps: list[tuple[object, ...]] = [("step", 16)] * 6
+    rewinds: list[tuple[object, ...]] = [("rewind", number) for number in range(8)]
+    driver = _play("llama", [*opens, *steps, *opens, *rewinds])
+    assert driver.num_preempted > 0 and driver.num_cached > 0 and driver.num_rewinds > 0
