@@ -8,22 +8,29 @@ import torch
 
 from node.engine.device import Device
 from node.engine.embedding import warm_rows
+from node.engine.grammar import GrammarCompiler
+from node.engine.grammar_thread import GrammarThread, MakeCompiler
 from node.engine.kv_cache import KvPool
 from node.engine.layouts.choice import keeps_copies
 from node.engine.loader import load_stage
 from node.engine.memory import plan_memory
 from node.engine.row_fetcher import FetchDone
 from node.engine.runner import Runner
+from node.engine.sampler import SequenceSampler
 from node.engine.sequence import StepItem
 from node.ports import LoadProgress, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, WeightsError
 from plait.models.opening import prefetch
 from plait.models.source import TensorSource
 from plait.models.tensors import EMBEDDING, whole_tensor_names
+from plait.models.vocabulary import Vocabulary, load_vocabulary
 from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
 
 OpenSource = Callable[[ModelSource], TensorSource]
 """Opens weights; may take its time. Raises ModelError or WeightsError."""
+
+ReadVocabulary = Callable[[ModelSource], Vocabulary]
+"""Reads a model's vocabulary; may take its time. Raises ModelError or WeightsError."""
 
 
 class StepRunner(Protocol):
@@ -33,9 +40,10 @@ class StepRunner(Protocol):
         """One result for each item, in order."""
         ...
 
-    def prepare(self, work: StageWork, done: FetchDone) -> bool:
-        """Whether all that `work` needs is on this machine; any thread may ask. Where not, it is
-        fetched, and `done` is called from another thread. Raises OverloadedError."""
+    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: FetchDone) -> bool:
+        """Whether all that `work` of a sequence with `sampler` needs is on this machine; any thread
+        may ask. Where not, it is fetched, and `done` is called from another thread. Raises
+        OverloadedError."""
         ...
 
     def close(self) -> None:
@@ -77,9 +85,11 @@ class Loader:
         memory_bytes: int | None,
         kv_tokens_max: int,
         step_tokens_max: int,
+        read_vocabulary: ReadVocabulary = load_vocabulary,
     ) -> None:
         self._device = device
         self._open_source = open_source
+        self._read_vocabulary = read_vocabulary
         self._memory_bytes = memory_bytes
         self._kv_tokens_max = kv_tokens_max
         self._step_tokens_max = step_tokens_max
@@ -166,12 +176,24 @@ class Loader:
                 weight_format=spec.weight_format,
                 layout=stage.layout,
             )
-            runner = Runner(stage, pool, self._device)
+            runner = Runner(
+                stage, pool, self._device, grammars=GrammarThread(self._compiler(spec, source))
+            )
             is_kept = stage.reads_rows
             return runner, held
         finally:
             if not is_kept:
                 opened.close()
+
+    def _compiler(self, spec: ModelSpec, source: ModelSource) -> MakeCompiler:
+        def make() -> GrammarCompiler:
+            return GrammarCompiler(
+                self._read_vocabulary(source),
+                vocab_size=spec.vocab_size,
+                eos_token_ids=spec.eos_token_ids,
+            )
+
+        return make
 
     def release(self) -> None:
         """Give memory that nothing refers to any more back to the system."""
