@@ -139,7 +139,7 @@ def _smollm3(num_layers: int) -> PreTrainedModel:
 def _gpt_oss(num_layers: int) -> PreTrainedModel:
     rope = {
         "rope_type": "yarn",
-        "rope_theta": 1500.0,
+        "rope_theta": 20.0,  # its ramp ends between two channels
         "factor": 4.0,
         "beta_fast": 32.0,
         "beta_slow": 1.0,
