@@ -26,6 +26,7 @@ class NodeConfig:
         weights: formats that the owner agrees to: "auto" (the network's), "fp32", "fp16", "int8"
             or "int4".
         kv_tokens_max: most KV slots to keep.
+        chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
         has_telemetry: whether to publish figures over MQTT.
         drain_ms: how long running requests may take to end when the node is stopped.
     """
@@ -43,5 +44,6 @@ class NodeConfig:
     compute_dtype: DType | None = None
     weights: str = "auto"
     kv_tokens_max: int = 32_768
+    chunks_prompts: bool = True
     has_telemetry: bool = True
     drain_ms: int = 10_000

@@ -70,6 +70,7 @@ async def run(config: NodeConfig, credentials: NodeCredentials, progress: Progre
         memory_bytes=config.memory_bytes,
         kv_tokens_max=config.kv_tokens_max,
         num_threads=config.num_threads,
+        chunks_prompts=config.chunks_prompts,
     )
     clock = SystemClock()
     async with StatusKeeper(config.home, clock, progress) as status:

@@ -39,7 +39,7 @@ def named(session: Session) -> StageOpen:
 def cache_path(opened: StageOpen, spec: ModelSpec) -> bytes:
     """What this stage's KV depends on besides the tokens: who computed the hidden states before it,
     from which layers, in which dtype they came, and rotations that a sequence's length decides."""
-    parts = [str(opened.wire_dtype)]
+    parts = list(map(str, opened.hop_dtypes[: opened.stage_index] or (opened.wire_dtype,)))
     for stage in opened.stages[: opened.stage_index + 1]:
         parts += [stage.node_id, str(stage.incarnation), str(stage.span)]
     scaling = spec.rope_scaling

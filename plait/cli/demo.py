@@ -118,8 +118,10 @@ def _run(
                 _linger(network)
 
 
-def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
-    """A cap that lets `num_nodes` hold the model together, and none of them alone.
+def memory_cap_bytes(
+    spec: "ModelSpec", num_nodes: int, *, kv_tokens: int = KV_TOKENS
+) -> int | None:
+    """A cap that lets `num_nodes` hold the model together with `kv_tokens`, and none of them alone.
 
     Counted in fp32 with KV and buffers, as the planner does. None for one node: it needs it all.
     """
@@ -129,7 +131,7 @@ def memory_cap_bytes(spec: "ModelSpec", num_nodes: int) -> int | None:
     if num_nodes == 1:
         return None
     dtype = DType.FLOAT32
-    kv_tokens = min(KV_TOKENS, spec.context_tokens_max)
+    kv_tokens = min(kv_tokens, spec.context_tokens_max)
     layer_bytes = spec.layer_bytes(dtype)
     layer_bytes += kv_tokens * spec.kv_bytes_per_token(1, dtype)
     ends = role_bytes(spec, dtype, is_first=True, is_last=False)

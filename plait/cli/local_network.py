@@ -29,13 +29,14 @@ LOOPBACK: Final = "127.0.0.1"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
     """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap. `advertise`
-    is what neighbours dial; None: where it listens."""
+    is what neighbours dial; None: where it listens. `options` are further words of its command."""
 
     name: str
     memory_bytes: int | None = None
     num_threads: int = 1
     listen: str = f"{LOOPBACK}:0"
     advertise: str | None = None
+    options: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class LocalNetwork:
         """Enrol and start a node with a fresh single-use token."""
         arguments = ["node", "join", self.profile.address, "--name", plan.name]
         arguments += ["--listen", plan.listen, "--threads", str(plan.num_threads)]
-        arguments += ["--device", "cpu"]
+        arguments += ["--device", "cpu", *plan.options]
         if plan.advertise is not None:
             arguments += ["--advertise", plan.advertise]
         if plan.memory_bytes is not None:

@@ -57,6 +57,13 @@ def join_network(
         typer.Option(help="HOST[:PORT] where neighbours reach this node; may be repeated."),
     ] = None,
     kv_tokens: Annotated[int, typer.Option(min=1, help="Most KV slots to keep.")] = 32_768,
+    chunk_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--chunk-prompts/--whole-prompts",
+            help="Cut prompts so that tokens of other requests do not wait for them.",
+        ),
+    ] = True,
     drain_s: Annotated[
         float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
     ] = 10.0,
@@ -97,6 +104,7 @@ def join_network(
         compute_dtype=None if dtype == "auto" else DType(dtype),
         weights=weights,
         kv_tokens_max=kv_tokens,
+        chunks_prompts=chunk_prompts,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),
     )

@@ -8,7 +8,7 @@ from node.core.messages import Activations, Broken, PrefixShort, StageOpen, Stat
 from node.core.prefixes import cache_path
 from node.core.state import Limits
 from plait.prefixes import BlockNamer, cache_salt
-from plait.types import LayerSpan, NodeId, Reason
+from plait.types import DType, LayerSpan, NodeId, Reason
 from tests.unit.node.story import (
     ROW,
     SPEC,
@@ -162,6 +162,9 @@ def test_kv_is_filed_under_all_that_it_was_computed_from() -> None:
         changed = replace(middle, stages=(first, *middle.stages[1:]))
         paths.add(cache_path(changed, SPEC))
     assert len(paths) == 4
+    for hops in (DType.FLOAT32, DType.INT8, DType.FLOAT32), (DType.INT8,) * 3:
+        paths.add(cache_path(replace(middle, hop_dtypes=hops), SPEC))
+    assert len(paths) == 6
     later = replace(stages((A, B, C))[2], incarnation=9)
     same = replace(middle, stages=(*middle.stages[:2], later))
     assert cache_path(same, SPEC) == cache_path(middle, SPEC), "what comes behind changes nothing"
