@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from grpc import aio
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config import AUTO, CoordinatorConfig
 from coordinator.core.core import Core
 from coordinator.core.state import Limits
 from coordinator.gateway.gateway import Gateway, GatewayConfig
@@ -81,7 +81,8 @@ class Surroundings:
 
     @property
     def wire_dtype(self) -> DType:
-        return DType(self.config.wire_dtype)
+        """Of hops for which the core chooses none."""
+        return fixed_dtype(self.config) or DType.FLOAT32
 
 
 def assemble(around: Surroundings) -> Parts:
@@ -148,11 +149,16 @@ def core_of(
         rng=random.Random(seed),
         network_id=network_id,
         software_version=importlib.metadata.version("plait"),
-        wire_dtype=DType(config.wire_dtype),
+        wire_dtype=fixed_dtype(config),
         digests={model.spec.model_id: model.source.digest or "" for model in models},
         demand=_by_id(config, models, dict(config.demand)),
         replicas_min=_by_id(config, models, dict(config.replicas_min)),
     )
+
+
+def fixed_dtype(config: CoordinatorConfig) -> DType | None:
+    """Of all hops; None where each has what suits its link."""
+    return None if config.wire_dtype == AUTO else DType(config.wire_dtype)
 
 
 def _by_id(

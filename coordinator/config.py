@@ -15,6 +15,9 @@ PUBLIC_PORT: Final = 7420
 NODE_PORT: Final = 7421
 HTTP_PORT: Final = 7480
 MQTT_PORT: Final = 7422
+AUTO: Final = "auto"
+"""As a --wire-dtype: what suits each link."""
+
 _WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4")
 _HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
 
@@ -169,8 +172,9 @@ class CoordinatorConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.plan_wait_ms < 0:
             raise ConfigError("--plan-wait-s cannot be negative")
-        if self.wire_dtype not in tuple(DType):
-            raise ConfigError(f"--wire-dtype {self.wire_dtype}: choose one of {', '.join(DType)}")
+        if self.wire_dtype not in (AUTO, *DType):
+            words = ", ".join((AUTO, *DType))
+            raise ConfigError(f"--wire-dtype {self.wire_dtype}: choose one of {words}")
         if self.weights not in _WEIGHTS:
             raise ConfigError(f"--weights {self.weights}: choose one of {', '.join(_WEIGHTS)}")
         taken: dict[tuple[str, int], str] = {}

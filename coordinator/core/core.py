@@ -25,7 +25,7 @@ class Core:
         limits: Limits,
         rng: Random,
         *,
-        wire_dtype: DType = DType.FLOAT32,
+        wire_dtype: DType | None = DType.FLOAT32,
         digests: Mapping[ModelId, str] | None = None,
         demand: Mapping[ModelId, float] | None = None,
         replicas_min: Mapping[ModelId, int] | None = None,
@@ -33,7 +33,8 @@ class Core:
         software_version: str = "",
     ) -> None:
         """`digests` are the expected sha256 of the models' weights where the operator knows them;
-        for others the first node that loads a model sets it. `demand` is what models are asked for
+        for others the first node that loads a model sets it. `wire_dtype` None: what suits each
+        link. `demand` is what models are asked for
         in proportion (None: as observed), `replicas_min` the chains that each is to have."""
         self._network_id = network_id
         self._software_version = software_version

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from plait.types import (
+    DType,
     FinishReason,
     LayerSpan,
     ModelId,
@@ -77,7 +78,8 @@ class ProbeNeighbours:
 class OpenRoute:
     """Sign a ticket and send the request to its first stage; ends in RouteOpened or RouteBroke.
 
-    `addresses[i]` is where stage i can be dialled.
+    `addresses[i]` is where stage i can be dialled; `hop_dtypes[i]` of what it sends on, empty where
+    the network has one for all.
     """
 
     request_id: RequestId
@@ -87,6 +89,7 @@ class OpenRoute:
     route: Route
     addresses: tuple[tuple[str, ...], ...]
     kv_tokens: int
+    hop_dtypes: tuple[DType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

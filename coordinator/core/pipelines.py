@@ -1,10 +1,14 @@
 """Opened routes: KV is reserved on every stage when one opens, and given back when it ends."""
 
+from itertools import pairwise
+
 from coordinator.core import effects as fx
+from coordinator.core.calibrating import node_cost
 from coordinator.core.machines import PipelineTrigger, RequestTrigger
 from coordinator.core.state import CoreState, PipelineRecord, RequestRecord
 from coordinator.core.timers import TimerKind
-from plait.types import FinishReason, PipelineId, Route
+from plait.types import DType, FinishReason, PipelineId, Route
+from scheduler.wire import hop_dtype
 
 
 def open_pipeline(state: CoreState, request: RequestRecord, route: Route) -> None:
@@ -42,8 +46,25 @@ def open_pipeline(state: CoreState, request: RequestRecord, route: Route) -> Non
             route=route,
             addresses=tuple(state.nodes[stage.node_id].addresses for stage in route),
             kv_tokens=pipeline.kv_tokens,
+            hop_dtypes=_hop_dtypes(state, request, route) if state.is_wire_chosen else (),
         )
     )
+
+
+def _hop_dtypes(state: CoreState, request: RequestRecord, route: Route) -> tuple[DType, ...]:
+    """By what each link carries; what the last stage sends are tokens."""
+    spec = state.models[request.model_id]
+    chosen: list[DType] = []
+    for stage, after in pairwise(route):
+        cost = node_cost(state.nodes[stage.node_id], spec)
+        chosen.append(
+            hop_dtype(
+                spec.hidden_size,
+                bytes_per_s=state.links.bytes_per_s(stage.node_id, after.node_id),
+                stage_ms_per_token=cost.prefill_layer_ms_per_token * len(stage.span),
+            )
+        )
+    return (*chosen, DType.FLOAT32)
 
 
 def end_pipeline(

@@ -46,7 +46,7 @@ def make_query(state: CoreState, spec: ModelSpec, request: RequestRecord) -> Que
         prompt_tokens=request.prompt_tokens,
         new_tokens=min(request.max_new_tokens, limits.expected_new_tokens),
         kv_tokens=request.kv_tokens,
-        hop_bytes=spec.hidden_size * state.wire_dtype.num_bytes,
+        hop_bytes=state.wire_dtype.row_bytes(spec.hidden_size),
         promise=promise,
     )
 
@@ -110,7 +110,7 @@ def _routes(state: CoreState, spec: ModelSpec) -> ModelRoutes | None:
         [make_candidate(state, n, spec) for n in nodes],
         state.links,
         spec=spec,
-        hop_bytes=spec.hidden_size * state.wire_dtype.num_bytes,
+        hop_bytes=state.wire_dtype.row_bytes(spec.hidden_size),
         planned=_planned(state, costs),
     )
     routes = ModelRoutes(router, state.topology, state.links_version, state.now_ms, costs)

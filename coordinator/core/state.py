@@ -282,14 +282,18 @@ class CoreState:
         limits: Limits,
         rng: Random,
         *,
-        wire_dtype: DType,
+        wire_dtype: DType | None,
         digests: Mapping[ModelId, str],
         demand: Demand | None = None,
     ) -> None:
         self.models: dict[ModelId, ModelSpec] = {spec.model_id: spec for spec in models}
         self.limits = limits
         self.rng = rng
-        self.wire_dtype = wire_dtype
+        self.is_wire_chosen = wire_dtype is None
+        """Whether each hop has the dtype that suits its link."""
+        self.wire_dtype = wire_dtype or DType.INT8
+        """Of all hops; where it is chosen for each, that of those links that are slow enough to
+        matter in a price."""
         self.digests: dict[ModelId, str] = {m: d for m, d in digests.items() if d}
         self.now_ms = 0
         self.started_ms: int | None = None

@@ -69,8 +69,14 @@ class RouteStarter:
                     incarnation=stage.incarnation,
                     span=stage.span,
                     addresses=addresses,
+                    wire_dtype=dtype,
                 )
-                for stage, addresses in zip(effect.route, effect.addresses, strict=True)
+                for stage, addresses, dtype in zip(
+                    effect.route,
+                    effect.addresses,
+                    effect.hop_dtypes or (None,) * len(effect.route),
+                    strict=True,
+                )
             ),
             kv_tokens=effect.kv_tokens,
             issued_unix_ms=now_ms,

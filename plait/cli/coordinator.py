@@ -66,7 +66,12 @@ def run(
     ] = 3.0,
     kv_tokens: Annotated[int, typer.Option(help="KV slots that every node must have.")] = 2_048,
     wire_dtype: Annotated[
-        str, typer.Option(help="Activations on the wire: float32, float16 or bfloat16.")
+        str,
+        typer.Option(
+            help="Activations on the wire: float32, float16, bfloat16, int8, or auto: the widest "
+            "that each link carries without holding its stage up; only float32 promises the "
+            "tokens of one machine."
+        ),
     ] = "float32",
     weights: Annotated[
         str,

@@ -109,7 +109,7 @@ def read_simulated_pool(file: Path, model: str | None) -> "Pool":
         raise ConfigError("which model? give --model NAME")
     spec = replace(load_spec(resolve(model)), weight_format=described.weight_format)
     links = Links(described.nodes, described.rtt_ms)
-    hop_bytes = spec.hidden_size * described.wire_dtype.num_bytes
+    hop_bytes = described.wire_dtype.row_bytes(spec.hidden_size)
     return measured_pool(described.nodes, spec, links, hop_bytes=hop_bytes)
 
 

@@ -58,7 +58,7 @@ class ChainPlanner:
         }
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
         self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
-        self.hop_bytes = spec.hidden_size * problem.wire_dtype.num_bytes
+        self.hop_bytes = problem.wire_dtype.row_bytes(spec.hidden_size)
         parts = shares([model.model_id for model in problem.models], dict(problem.demand))
         self.demand_share = parts.get(spec.model_id, 1.0)
         self.chains_min = max(1, dict(problem.replicas_min).get(spec.model_id, 1))

@@ -9,6 +9,7 @@ from coordinator.core.core import Core
 from coordinator.core.invariants import check
 from coordinator.core.state import Limits
 from plait.types import (
+    DType,
     FinishReason,
     HeldSpan,
     ModelId,
@@ -40,12 +41,19 @@ IDLE = NodeLoad(
 class Story:
     """Feeds a core and keeps what it asked for."""
 
-    def __init__(self, limits: Limits | None = None, models: tuple[ModelSpec, ...] = ()) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        models: tuple[ModelSpec, ...] = (),
+        *,
+        wire_dtype: DType | None = DType.FLOAT32,
+    ) -> None:
         self.core = Core(
             models if models else (tiny_model(),),
             limits if limits is not None else Limits(kv_tokens_min=1024),
             Random(1),
             network_id="test",
+            wire_dtype=wire_dtype,
         )
         self.now_ms = 1_000
         self.effects: list[fx.Effect] = []

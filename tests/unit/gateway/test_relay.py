@@ -13,6 +13,7 @@ from coordinator.gateway.relay import Relay
 from plait.clock import ManualClock
 from plait.errors import FrameError
 from plait.types import (
+    DType,
     FinishReason,
     LayerSpan,
     ModelId,
@@ -63,7 +64,7 @@ class Rig:
         self.relay.add(self.generation)
         self.inbox.take()
 
-    def open(self, epoch: int = 1) -> None:
+    def open(self, epoch: int = 1, hop_dtypes: tuple[DType, ...] = ()) -> None:
         self.relay.perform_request(
             fx.OpenRoute(
                 request_id=R,
@@ -73,6 +74,7 @@ class Rig:
                 route=ROUTE,
                 addresses=(("a:1",), ("b:1",), ("c:1",)),
                 kv_tokens=13,
+                hop_dtypes=hop_dtypes,
             )
         )
 
@@ -129,6 +131,13 @@ async def test_a_route_opens_with_a_ticket_and_the_prompt() -> None:
     assert ticket.expires_unix_ms - ticket.issued_unix_ms == 1000
     assert start.open.ticket.signature == b"s" * 64
     assert not start.open.penalty_prompt_ids
+
+
+async def test_a_ticket_says_what_each_hop_carries() -> None:
+    rig = Rig()
+    rig.open(hop_dtypes=(DType.INT8, DType.FLOAT16, DType.FLOAT32))
+    ticket = decode_payload((await rig.sent(A)).start.open.ticket.payload)
+    assert [ticket.hop_dtype(0), ticket.hop_dtype(1)] == [DType.INT8, DType.FLOAT16]
 
 
 async def test_tokens_become_events_once_each() -> None:

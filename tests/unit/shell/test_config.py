@@ -52,6 +52,11 @@ def test_settings_that_make_no_sense_name_their_flag(changes: dict[str, object],
         CoordinatorConfig(**({"models": ("m",)} | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("word", ["auto", "int8", "float32"])
+def test_the_wire_may_be_left_to_the_links(word: str) -> None:
+    assert CoordinatorConfig(models=("m",), wire_dtype=word).wire_dtype == word
+
+
 def test_what_is_printed_can_be_dialled() -> None:
     assert CoordinatorConfig(models=("m",)).first_host == "127.0.0.1"
     named = CoordinatorConfig(models=("m",), advertised_hosts=("a.example", "b"))
