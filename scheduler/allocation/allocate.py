@@ -69,9 +69,9 @@ def allocate(
         draft, solver, status = rival, "greedy", "feasible"
     if solve is None and len(planners) == 1 and len(problem.nodes) > EXACT_NODES_MAX:
         planned = _planned(problem.time_limit_s / 4)
-        rival = _stable_draft(problem, planners, planned, donors)
-        if rival.worth() > draft.worth():
-            draft, solver, status = rival, planned.solver, planned.status
+        whole = _draft_or_none(problem, planners, planned, donors)
+        if whole is not None and whole.worth() > draft.worth():
+            draft, solver, status = whole, planned.solver, planned.status
     plan = _finish(
         problem,
         draft,
@@ -167,6 +167,19 @@ def _stable_draft(
     # One donor gives most of what moving everything would; where it does not quite, all may move.
     is_behind = is_better_by(fresh, few, NEARLY)
     return fresh if is_behind and (kept is None or is_clearly_better(fresh, kept)) else few
+
+
+def _draft_or_none(
+    problem: AllocationProblem,
+    planners: tuple[ChainPlanner, ...],
+    choose: ChainChooser,
+    donors: _Donors,
+) -> Draft | None:
+    """A rival plan may find nothing where others did."""
+    try:
+        return _stable_draft(problem, planners, choose, donors)
+    except UnavailableError:
+        return None
 
 
 def _usable_held(

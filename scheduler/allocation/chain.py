@@ -23,6 +23,7 @@ from scheduler.cost import (
 from scheduler.survival import loss, up_share
 
 POLISHED_MAX: Final = 4
+SEQUENCES_MAX: Final = 4096
 LATENCY_SCALE_MS: Final = 2000.0
 """A token time of a single sequence that halves a chain's worth."""
 
@@ -86,7 +87,7 @@ class ChainPlanner:
             return None
         chains: list[Chain] = []
         for order in self._orders(node_ids, target, is_thorough=is_thorough):
-            splits = self._splits(order, target)
+            splits = self._splits(order, target, is_thorough=is_thorough)
             chains.append(max((self._evaluate(order, s, target) for s in splits), key=_rank))
         if is_thorough:
             chains.sort(key=_rank, reverse=True)
@@ -230,12 +231,22 @@ class ChainPlanner:
             for i, node_id in enumerate(order)
         ]
 
-    def _splits(self, order: Sequence[NodeId], target: LayerSpan) -> list[tuple[int, ...]]:
+    def _splits(
+        self, order: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool
+    ) -> list[tuple[int, ...]]:
         """Splits worth a look: for few, some and as many sequences as the KV can carry, layers
-        dealt to the stage that ends up quickest, and to the fastest per layer first."""
+        dealt to the stage that ends up quickest, and to the fastest per layer first. `is_thorough`
+        finds how many the KV can carry to the last one: there the split is often the only one."""
         most = 1
-        while most < 4096 and self._has_room(order, target, 2 * most):
+        while most < SEQUENCES_MAX and self._has_room(order, target, 2 * most):
             most *= 2
+        above = 2 * most
+        while is_thorough and above - most > 1:
+            middle = (most + above) // 2
+            if self._has_room(order, target, middle):
+                most = middle
+            else:
+                above = middle
         splits: dict[tuple[int, ...], None] = {}
         for num_sequences in dict.fromkeys((1, max(1, int(most**0.5)), most)):
             caps = self._caps(order, target, num_sequences * self.sequence_tokens)

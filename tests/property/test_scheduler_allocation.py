@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.errors import UnavailableError
@@ -84,8 +84,16 @@ def score(pool: AllocationProblem, plan_pool: AllocationProblem) -> float:
     return total
 
 
+def tight_pool() -> AllocationProblem:
+    """The best plan has 37 sequences' KV and a single split: none that carries 32 or 64 leads there."""
+    near = [node(name, memory_mib=192, layer_ms=None) for name in ("n0", "n1")]
+    far = node("n2", memory_mib=237, layer_ms=None, rtt_ms=150.0)
+    return problem(*near, far, models=(SPEC,), kv_tokens_min=512)
+
+
 @settings(max_examples=60, deadline=None)
 @given(pools())
+@example(tight_pool())
 def test_a_plan_is_found_exactly_when_one_exists_and_is_close_to_the_best(
     pool: AllocationProblem,
 ) -> None:

@@ -189,6 +189,15 @@ def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     assert len(answers) == 1
 
 
+def test_a_chain_longer_than_the_planner_of_pools_looks_for_is_planned_all_the_same() -> None:
+    spec = tiny_model(39, vocab_size=256)
+    pool = problem(
+        *(node(f"n{i:02d}", memory_mib=77, rtt_ms=150.0) for i in range(20)), models=(spec,)
+    )
+    plan = allocate(pool)
+    assert len(plan.pipelines[0]) == 20 and violations(pool, plan) == []
+
+
 def test_sixty_four_nodes_are_planned_and_pass_the_check() -> None:
     pool = problem(
         *(
