@@ -296,15 +296,12 @@ class ThreadedEngineHost:
         self._drop()
 
     def _take(self) -> list[StepItem]:
-        return self._batcher.take(decodes_max=self._patience.decodes_max)
-
-    def _prompt_rows_max(self) -> int | None:
-        if not self._chunks_prompts:
-            return None
-        batcher = self._batcher
-        return self._budget.prompt_rows_max(
-            is_decoding=batcher.is_decoding, is_decode_ready=batcher.is_decode_ready
-        )
+        batcher, rows_max = self._batcher, None
+        if self._chunks_prompts:
+            rows_max = self._budget.prompt_rows_max(
+                is_decoding=batcher.is_decoding, is_decode_ready=batcher.is_decode_ready
+            )
+        return batcher.take(rows_max, decodes_max=self._patience.decodes_max)
 
     def _linger(self) -> None:
         """Wait for works that are about to come, as `Patience` says; the lock is held."""

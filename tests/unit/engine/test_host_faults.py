@@ -12,6 +12,7 @@ from node.engine.held import StepRunner
 from node.engine.host import ThreadedEngineHost
 from node.engine.row_fetcher import FetchDone
 from node.engine.sequence import StepItem
+from node.engine.step_budget import ROWS_MIN
 from node.ports import LoadProgress, SequenceOpen, StageResult, StageWork
 from plait.errors import OverloadedError, UnavailableError
 from plait.models.source import TensorSource
@@ -22,6 +23,7 @@ from plait.types import (
     ModelSource,
     ModelSpec,
     RequestId,
+    SamplingParams,
     SourceKind,
 )
 from tests.unit.engine.kit import CPU, tiny_model
@@ -133,7 +135,7 @@ class Story:
             progress=lambda *_at: None,
         )
 
-    def open(self, name: str, *, epoch: int = 1) -> None:
+    def open(self, name: str, *, epoch: int = 1, sampling: SamplingParams | None = None) -> None:
         self.engine.open(
             SequenceOpen(
                 request_id=RequestId(name),
@@ -141,6 +143,7 @@ class Story:
                 span=SPEC.whole,
                 kv_tokens=50,
                 wire_dtype=DType.FLOAT32,
+                sampling=sampling,
             )
         )
 
@@ -193,6 +196,24 @@ async def test_results_of_a_sequence_closed_meanwhile_are_dropped() -> None:
         told.runner.let.release(2)
         assert (await told.next()).request_id == "b"
         assert told.results.empty()
+
+
+async def test_a_prompt_is_cut_where_somebody_decodes() -> None:
+    async with story() as told:
+        told.runner.let.release(100)
+        for name in ("a", "b"):
+            told.open(name, sampling=SamplingParams(temperature=0.0))
+        prompt = StageWork(RequestId("b"), 1, 0, 45, token_ids=[1] * 45, sample=True)
+        first = StageWork(RequestId("a"), 1, 0, 20, token_ids=[1] * 20, sample=True)
+        for work in (first, prompt):  # b comes while nobody knows how long steps take
+            told.engine.submit(work)
+            assert (await told.next()).num_tokens == work.num_tokens
+        told.engine.close(RequestId("b"), 1)
+        told.engine.submit(StageWork(RequestId("a"), 1, 20, 1, token_ids=[1], sample=True))
+        assert (await told.next()).num_tokens == 1
+        told.open("c")
+        told.engine.submit(StageWork(RequestId("c"), 1, 0, 45, token_ids=[1] * 45))
+        assert ROWS_MIN <= (await told.next()).num_tokens < 30
 
 
 async def test_works_that_come_during_a_step_share_the_next() -> None:
