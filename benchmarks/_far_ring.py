@@ -96,6 +96,16 @@ class FarRing:
         """Carried between nodes so far, both ways."""
         return sum(proxy.up_bytes + proxy.down_bytes for proxy in self.proxies)
 
+    def way_bytes(self) -> dict[int, int]:
+        """Carried so far by each direction of each connection between nodes."""
+        ways = [
+            way
+            for proxy in self.proxies
+            for connection in proxy.connections
+            for way in (connection.up, connection.down)
+        ]
+        return {id(way): way.num_bytes for way in ways}
+
     async def ask(
         self, prompts: Sequence[Sequence[int]], num_tokens: int, *, apart_s: float = 0.0
     ) -> list[Answer]:

@@ -39,7 +39,7 @@ INT8_GROUP: Final = 32
 INT8_OUTLIER_BYTES: Final = 4
 """A place in 16 bits and a float16."""
 
-_HIDDEN_PER_OUTLIER: Final = 128
+_HIDDEN_PER_OUTLIER: Final = 256
 
 
 def int8_outliers(hidden_size: int) -> int:

@@ -29,7 +29,7 @@ FREE_S = 1.0
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=[DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16]
+    scope="module", loop_scope="module", params=[DType.FLOAT32, DType.FLOAT16, DType.INT8]
 )
 async def network(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -46,7 +46,7 @@ async def network(
 async def test_a_decode_step_costs_a_hop_its_row_and_at_most_128_bytes(
     network: SmallNetwork,
 ) -> None:
-    row_bytes = ROW_VALUES * network.wire_dtype.num_bytes
+    row_bytes = network.wire_dtype.row_bytes(ROW_VALUES)
     for prompt_tokens in (4, 1_500):
         hops = await _bytes_per_step(network, prompt_tokens)
         assert len(hops) == NUM_NODES - 1

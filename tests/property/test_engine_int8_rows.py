@@ -85,18 +85,18 @@ def test_bytes_of_the_right_length_are_read_or_refused(
 
 
 def _spoilt(at: int, value: bytes) -> bytes:
-    payload = bytearray(encode_rows(np.ones((1, 256), np.float32)))
+    payload = bytearray(encode_rows(np.ones((1, 512), np.float32)))
     payload[at : at + len(value)] = value
     return bytes(payload)
 
 
-PLACES = 256 + 256 // INT8_GROUP
+PLACES = 512 + 512 // INT8_GROUP
 
 
 @pytest.mark.parametrize(
     ("at", "value", "said"),
     [
-        (PLACES, (300).to_bytes(2, "little"), "places"),
+        (PLACES, (600).to_bytes(2, "little"), "places"),
         (PLACES, (5).to_bytes(2, "little") * 2, "places"),
         (PLACES + 4, np.float16(np.nan).tobytes(), "NaN or Inf"),
         (PLACES + 4, np.float16(np.inf).tobytes(), "NaN or Inf"),
@@ -105,7 +105,7 @@ PLACES = 256 + 256 // INT8_GROUP
 )
 def test_rows_that_no_encoder_makes_are_refused(at: int, value: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        decode_rows(_spoilt(at, value), 1, 256)
+        decode_rows(_spoilt(at, value), 1, 512)
 
 
 @pytest.mark.parametrize("hidden", [576, 2048, 4096, 8192])
