@@ -30,8 +30,10 @@ SYSTEM_TOKENS, QUESTION_TOKENS, NUM_SHARING = 600, 20, 8
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Between tokens of the running streams while the long prompt ran; milliseconds."""
+    """Between tokens of the running streams: before the long prompt came (`usual_ms`, a median),
+    and while it ran; milliseconds."""
 
+    usual_ms: float
     median_ms: float
     p99_ms: float
     most_ms: float
@@ -86,11 +88,14 @@ async def gaps(chain: Chain, rng: Random, *, num_streams: int, long_tokens: int)
         for stream in streams:
             stream.cancel()
     begin_s, end_s = long.sent_s, long.times[0]
+    usual = [gap for answer in watched for gap in answer.gaps_s(0.0, begin_s)[-12:]]
     found = sorted(1e3 * gap for answer in watched for gap in answer.gaps_s(begin_s, end_s))
     if len(found) < 2:  # decodes stood still: one gap each, the whole of it
         found = [1e3 * (end_s - begin_s)] * 2
     p99 = found[min(len(found) - 1, int(0.99 * len(found)))]
-    return Gaps(statistics.median(found), p99, found[-1], long.ttft_s)
+    return Gaps(
+        1e3 * statistics.median(usual), statistics.median(found), p99, found[-1], long.ttft_s
+    )
 
 
 async def sharing(chain: Chain, rng: Random) -> list[float]:
@@ -141,6 +146,7 @@ async def measure(spec: ModelSpec, options: argparse.Namespace) -> dict[str, obj
 
 def _told(gaps: Gaps) -> dict[str, float]:
     return {
+        "usual_ms": gaps.usual_ms,
         "median_ms": gaps.median_ms,
         "p99_ms": gaps.p99_ms,
         "most_ms": gaps.most_ms,
@@ -156,10 +162,12 @@ def show(figures: dict[str, object], console: Console) -> None:
         one, many = each["one_at_a_time_tokens_per_s"], each["poisson_tokens_per_s"]
         table.add_row("", f"{one:.1f}", f"{many:.1f}", f"{each['ratio']:.2f}")
     console.print(table)
-    table = Table("gaps while a long prompt runs", "median ms", "p99 ms", "most ms", "prompt s")
+    table = Table(
+        "gaps while a long prompt runs", "before, ms", "median ms", "p99 ms", "most ms", "prompt s"
+    )
     for name, key in (("chunks", "gaps_chunked"), ("whole prompts", "gaps_whole")):
         for each in _rows(figures[key]):
-            words = [f"{each[k]:.0f}" for k in ("median_ms", "p99_ms", "most_ms")]
+            words = [f"{each[k]:.0f}" for k in ("usual_ms", "median_ms", "p99_ms", "most_ms")]
             table.add_row(name, *words, f"{each['prompt_s']:.1f}")
     console.print(table)
     table = Table("shared system prompt: TTFT, s", *(str(n + 1) for n in range(NUM_SHARING)))
