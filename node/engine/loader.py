@@ -9,6 +9,7 @@ from node.engine.device import Device
 from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
 from node.engine.layers.norm import RmsNorm
 from node.engine.layouts.choice import choose_layouts
+from node.engine.layouts.half import HALF_MAX
 from node.engine.linear import Linear, PlainLinear
 from node.engine.models import load_block
 from node.engine.models.parts import ReadTensor, load_norm
@@ -25,7 +26,7 @@ from plait.models.tensors import (
     tensor_shape,
     whole_tensor_names,
 )
-from plait.types import LayerSpan, ModelSpec
+from plait.types import LayerSpan, ModelSpec, WeightFormat
 
 ReadProgress = Callable[[int, int], None]
 """Called with (done, total) bytes as stored, after each tensor."""
@@ -95,6 +96,7 @@ class _Reader:
         self._spec = spec
         self._device = device
         self._progress = progress
+        self._is_half = spec.weight_format is WeightFormat.FP16
         names = span_tensor_names(spec, span)
         present = source.tensor_names()
         missing = [name for name in names if name not in present]
@@ -125,6 +127,12 @@ class _Reader:
         tensor = tensor.to(self._device.dtype)
         if not bool(torch.isfinite(tensor).all()):
             raise WeightsError(f"{name} holds NaN or infinite values", reason="weights_not_finite")
+        if self._is_half and float(tensor.abs().max()) > HALF_MAX:
+            raise WeightsError(
+                f"{name} holds {float(tensor.abs().max()):.3g}, which is beyond float16: serve "
+                "this model with --weights fp32",
+                reason="weights_range",
+            )
         self._done_bytes += self._source.stored_bytes(name)
         self._progress(self._done_bytes, self._total_bytes)
         return tensor.to(self._device.torch_device)

@@ -1,5 +1,6 @@
 """`plait model`: bring models to this machine, list, check and remove them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -125,6 +126,30 @@ def rm(
         raise typer.Abort
     freed = models.remove(source)
     Console().print(f"[green]removed[/] {escape(source.name)}, {size_text(freed)} freed")
+
+
+@app.command()
+def quantize(
+    name: Name,
+    to: Annotated[
+        str, typer.Option("--to", help="f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1 or f32.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The GGUF to write.")],
+) -> None:
+    """Write a GGUF with its weights in another element type, smaller or larger."""
+    needs("models")
+    from plait import models
+    from plait.cli.progress_bar import pull_bar
+    from plait.models.quantizing import quantize_model
+
+    console = Console()
+    with pull_bar(console, name) as progress:
+        written = quantize_model(models.resolve(name), out, to, progress=progress)
+    console.print(
+        f"[green]wrote[/] {escape(str(written.path))}: {size_text(written.num_bytes)}, from "
+        f"{size_text(written.source_bytes)}, sha256 {written.sha256}",
+        soft_wrap=True,
+    )
 
 
 def size_text(num_bytes: int) -> str:

@@ -8,7 +8,8 @@ from plait.models.source import TensorSource
 from plait.types import WeightFormat
 
 WEIGHT_CHOICES: Final = ("auto", "fp32", "fp16", "int8", "int4")
-_FOUR_BIT_BLOCKS: Final = ("Q4_0", "Q4_1", "Q4_K")
+_WIDE_GROUPS: Final = ("GPTQ", "AWQ")
+"""Four bits in groups of 64 or 128 already; anything else keeps more of itself in groups of 32."""
 
 
 @runtime_checkable
@@ -20,7 +21,8 @@ def choose_format(choice: str, source: TensorSource) -> WeightFormat:
     """The format of a model for every node of a network; see decision 91.
 
     "auto" is float16 weights for files of 16 bits a weight or fewer, whose values float16 holds,
-    and the compute dtype for others. "int8" and "int4" keep blocks of a GGUF that has such ones.
+    and the compute dtype for others. "int8" rounds the LM head too where the file did. "int4" is
+    groups of 32, in which a GGUF's 4-bit blocks are kept exactly.
     Raises ConfigError for a word that is none of `WEIGHT_CHOICES`.
     """
     if choice not in WEIGHT_CHOICES:
@@ -34,7 +36,7 @@ def choose_format(choice: str, source: TensorSource) -> WeightFormat:
         case "int8":
             return WeightFormat.Q8_0 if stored == "Q8_0" else WeightFormat.INT8
         case "int4":
-            return WeightFormat.Q4_1 if stored in _FOUR_BIT_BLOCKS else WeightFormat.INT4
+            return WeightFormat.INT4 if stored in _WIDE_GROUPS else WeightFormat.Q4_1
     return WeightFormat.NATIVE if stored == "F32" else WeightFormat.FP16
 
 

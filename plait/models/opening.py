@@ -106,6 +106,16 @@ def tokenizer_source(source: ModelSource, *, models_dir: Path | None = None) -> 
     return tokenizer_from_folder(path.parent)
 
 
+def weights_path(source: ModelSource, *, models_dir: Path | None = None) -> Path:
+    """The file or folder of a model that is on this machine. Raises ModelError."""
+    if source.kind is SourceKind.HUB:
+        raise ModelError(
+            f"{source.name} is a hub's model: name a file on this machine",
+            reason="model_unsupported",
+        )
+    return _local_path(source, models_dir or config.models_dir())
+
+
 def catalogue_model(name: str) -> CatalogueModel:
     """Raises ModelError for a name that this version does not know."""
     model = CATALOGUE.get(name)

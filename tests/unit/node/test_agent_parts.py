@@ -11,6 +11,7 @@ from node.agent.identity import NodeCredentials
 from node.agent.joining import join
 from node.agent.meter import NodeMeter
 from node.agent.papers import Papers
+from node.agent.reports import weights_refusal
 from node.agent.runtime import NodeRuntime
 from node.config import NodeConfig
 from node.core import NodeCore
@@ -25,6 +26,7 @@ from plait.crypto.tickets import TicketSigner
 from plait.crypto.tokens import new_join_token
 from plait.errors import ConfigError, UnavailableError
 from plait.types import LayerSpan, NodeId
+from plait.wire.v1 import common_pb2, control_pb2
 from tests.interaction.test_node_mtls import Papers as Issued
 from tests.unit.node.control_kit import NoGateway, NoLinks
 from tests.unit.node.fake_engine import FakeEngineHost
@@ -161,3 +163,15 @@ async def test_a_bug_in_loading_is_reported_and_the_node_lives() -> None:
     assert failed.reason.code == "load_crashed"
     assert not task.done()
     task.cancel()
+
+
+def test_an_owner_who_asked_for_other_numbers_hears_what_to_type() -> None:
+    offer = control_pb2.ModelOffer(
+        spec=common_pb2.ModelSpec(model_id="m", weight_format="fp16"),
+    )
+    welcome = control_pb2.Welcome(models=[offer])
+    assert weights_refusal(welcome, "auto") is None
+    assert weights_refusal(welcome, "fp16") is None
+    refusal = weights_refusal(welcome, "fp32")
+    assert refusal is not None and refusal.code == "weights_refused"
+    assert "join with --weights auto" in refusal.message

@@ -1,0 +1,154 @@
+"""What each weight format costs: perplexity and greedy agreement on a fixed text beside the same
+file dequantised to float32, and bytes in memory beside the file's."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from benchmarks._bars import Bar
+from benchmarks._engine_rig import EngineRig
+from plait import config
+from plait.models import CATALOGUE, choose_format, load_spec, open_source, pull, resolve
+from plait.models.quantizing import quantize_model
+from plait.models.records import catalogue_folder
+from plait.models.tensors import whole_tensor_names
+from plait.types import WeightFormat
+
+TEXT = Path(__file__).with_name("fixed_text.txt")
+CASES = (
+    ("f16", "fp16", 1.01),
+    ("q8_0", "fp16", 1.01),
+    ("q8_0", "int8", 1.01),
+    ("f16", "int8", 1.01),
+    ("q4_0", "fp16", 1.01),
+    ("q4_0", "int4", 1.06),
+    ("q4_1", "int4", 1.06),
+    ("f16", "int4", 1.06),
+)
+"""File, what an operator asks for, and the most that perplexity may be times float32's."""
+
+KEPT = (("q8_0", "int8"), ("q4_0", "int4"), ("q4_1", "int4"))
+"""Quantised files that stay so in memory."""
+
+BYTES_MOST = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFigure:
+    """One file in one format. `agreement` is the share of positions with float32's best token;
+    `bytes_ratio` weights in memory over those in the file."""
+
+    file: str
+    weights: str
+    weight_format: str
+    layout: str
+    perplexity: float
+    perplexity_ratio: float
+    perplexity_most: float
+    agreement: float
+    weight_bytes: int
+    bytes_ratio: float
+
+    def figures(self) -> dict[str, object]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def measure_formats(model_name: str, folder: Path) -> list[FormatFigure]:
+    """Every case, from files that are written into `folder`."""
+    ids = _text_ids(model_name)
+    found: list[FormatFigure] = []
+    wide: dict[str, Tensor] = {}
+    for kind, weights, most in CASES:
+        path = folder / f"{kind}.gguf"
+        if not path.exists():
+            quantize_model(pull(resolve(model_name)), path, kind)
+        source = resolve(str(path))
+        spec = load_spec(source)
+        if kind not in wide:
+            wide[kind] = EngineRig(source, spec, WeightFormat.NATIVE).logits(ids)
+        opened = open_source(source)
+        chosen = choose_format(weights, opened)
+        stored = sum(opened.stored_bytes(n) for n in whole_tensor_names(spec, spec.whole))
+        opened.close()
+        rig = EngineRig(source, spec, chosen)
+        logits = rig.logits(ids)
+        held = rig.stage.weight_bytes
+        if rig.stage.embedding is not None:
+            held -= rig.stage.embedding.weight_bytes
+        perplexity = _perplexity(logits, ids)
+        found.append(
+            FormatFigure(
+                file=kind,
+                weights=weights,
+                weight_format=chosen,
+                layout=rig.stage.layout,
+                perplexity=perplexity,
+                perplexity_ratio=perplexity / _perplexity(wide[kind], ids),
+                perplexity_most=most,
+                agreement=float((logits.argmax(-1) == wide[kind].argmax(-1)).float().mean()),
+                weight_bytes=held,
+                bytes_ratio=held / stored,
+            )
+        )
+    return found
+
+
+def format_bars(figures: list[FormatFigure]) -> list[Bar]:
+    """Perplexity of every case, bytes of those that stay quantised."""
+    bars: list[Bar] = []
+    for figure in figures:
+        name = f"{figure.file} as {figure.weights}"
+        bars.append(
+            Bar(
+                name=f"{name}, perplexity / float32",
+                measured=figure.perplexity_ratio,
+                most=figure.perplexity_most,
+            )
+        )
+        if (figure.file, figure.weights) in KEPT:
+            bars.append(
+                Bar(
+                    name=f"{name}, bytes held / stored",
+                    measured=figure.bytes_ratio,
+                    most=BYTES_MOST,
+                )
+            )
+    return bars
+
+
+def show_formats(figures: list[FormatFigure], console: Console) -> None:
+    """Print a line for each case."""
+    if not figures:
+        return
+    table = Table("file", "held as", "perplexity", "/ float32", "agreement", "MiB", "/ stored")
+    for figure in figures:
+        table.add_row(
+            figure.file,
+            figure.layout,
+            f"{figure.perplexity:.3f}",
+            f"{figure.perplexity_ratio:.4f}",
+            f"{figure.agreement:.3f}",
+            f"{figure.weight_bytes / 2**20:.0f}",
+            f"{figure.bytes_ratio:.3f}",
+        )
+    console.print(table)
+
+
+def _perplexity(logits: Tensor, ids: list[int]) -> float:
+    targets = torch.tensor(ids[1:])
+    return math.exp(float(torch.nn.functional.cross_entropy(logits[:-1], targets)))
+
+
+def _text_ids(model_name: str) -> list[int]:
+    folder = catalogue_folder(config.models_dir(), model_name)
+    entry = CATALOGUE[model_name]
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), gguf_file=entry.file_name)
+    ids: list[int] = tokenizer(TEXT.read_text("utf-8"))["input_ids"]
+    return ids
