@@ -220,7 +220,7 @@ class EngineHost(Protocol):
     def open(self, sequence: SequenceOpen) -> int:
         """Admit a sequence; returns how many tokens of its prompt are in the cache and need not
         run. It gets slots as it grows; where its seniors need them, its next result is the error
-        `node.core.checks.PREEMPTED`. Raises OverloadedError(reason="kv_full") where it could never
+        PREEMPTED. Raises OverloadedError(reason="kv_full") where it could never
         have them all."""
         ...
 

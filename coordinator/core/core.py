@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import assert_never, cast
 
-from coordinator.core import events as ev
 from coordinator.core import draining, neighbours, nodes, planning, requests
+from coordinator.core import events as ev
 from coordinator.core.demand import Demand
 from coordinator.core.dispatch import dispatch
 from coordinator.core.effects import Effect

@@ -94,7 +94,7 @@ def _check_requests(state: CoreState) -> None:
         _hold(is_queued == (request_id in queued), f"{request_id}: state and queue differ")
         _hold(is_queued == (request.pipeline_id is None), f"{request_id}: state and chain differ")
         _hold(is_queued or request.pipeline_id in state.pipelines, f"{request_id}: no such chain")
-        _hold(request.epoch <= state.limits.attempts_max, f"{request_id}: too many attempts")
+        _hold(request.num_attempts <= state.limits.attempts_max, f"{request_id}: too many attempts")
         _hold(
             request.state
             not in (RequestState.FINISHED, RequestState.FAILED, RequestState.CANCELLED),

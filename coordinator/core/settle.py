@@ -14,7 +14,7 @@ from coordinator.core.request_view import request_view
 from coordinator.core.state import CoreState, Loss, NodeRecord, PipelineRecord, RequestRecord
 from coordinator.core.timers import TimerKind
 from coordinator.core.waiting import look_again, settle_charge
-from plait.types import FinishReason, NodeId, Reason
+from plait.types import PREEMPTED, FinishReason, NodeId, Reason
 
 
 def end_request(
@@ -52,9 +52,16 @@ def end_request(
 def break_pipeline(
     state: CoreState, pipeline: PipelineRecord, blamed: NodeId | None, reason: Reason
 ) -> None:
-    """A chain cannot go on: its request goes to the head of the queue, away from the blamed."""
+    """A chain cannot go on: its request goes to the head of the queue, away from the blamed. One
+    whose KV went to an earlier request does so as well, but for that nobody is to blame."""
     request = state.requests[pipeline.request_id]
-    state.counters.routes_broken += 1
+    is_preempted = reason.code == PREEMPTED and request.num_preempted < state.limits.preempted_max
+    if is_preempted:
+        request.num_moves += 1
+        request.num_preempted += 1
+        state.counters.routes_moved += 1
+    else:
+        state.counters.routes_broken += 1
     if request.num_attempts >= state.limits.attempts_max:
         last = Reason(
             code=reason.code,
@@ -65,7 +72,8 @@ def break_pipeline(
     end_pipeline(state, pipeline, PipelineTrigger.BROKE, FinishReason.ERROR)
     state.move_request(request, RequestTrigger.BROKE)
     request.pipeline_id = None
-    _avoid(state, request, pipeline, blamed)
+    if not is_preempted:
+        _avoid(state, request, pipeline, blamed)
     state.queues[request.model_id].append(request.request_id)
     wait_for_turn(state, request)
 

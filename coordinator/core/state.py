@@ -81,6 +81,7 @@ class Limits:
     hop_block_ms: int = 5_000
     hop_block_max_ms: int = 60_000
     attempts_max: int = 8
+    preempted_max: int = 32
     queue_max: int = 1_000
     lookahead_max: int = 16
     kv_tokens_min: int = 2_048
@@ -186,6 +187,7 @@ class RequestRecord:
     prefix_blocks: tuple[int, ...] = ()
     decisions: list["Decided"] = field(default_factory=list)
     num_moves: int = 0
+    num_preempted: int = 0
 
     @property
     def kv_tokens(self) -> int:

@@ -4,10 +4,7 @@ from node.core.machines import SessionState
 from node.core.messages import Activations, StatusCode, Token
 from node.core.state import Session
 from plait.prefixes import BLOCK_TOKENS, NAME_BYTES
-from plait.types import FinishReason, Reason
-
-PREEMPTED = "preempted"
-"""Code of the error of a request whose KV went to an earlier one: it is to be started anew."""
+from plait.types import PREEMPTED, FinishReason, Reason
 
 
 def rows_problem(session: Session, rows: Activations) -> Reason | None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from node.core.checks import PREEMPTED
 from node.engine.batcher import Batcher
 from node.engine.device import Device
 from node.engine.held import Loader, OpenSource, SpanLoader, StepRunner
@@ -29,7 +28,16 @@ from node.ports import (
     StageWork,
 )
 from plait.errors import FrameError, OverloadedError, PlaitError, UnavailableError
-from plait.types import HeldSpan, LayerSpan, LayerTiming, ModelSource, ModelSpec, Reason, RequestId
+from plait.types import (
+    PREEMPTED,
+    HeldSpan,
+    LayerSpan,
+    LayerTiming,
+    ModelSource,
+    ModelSpec,
+    Reason,
+    RequestId,
+)
 
 _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 30.0

@@ -22,7 +22,7 @@ from plait.types.node import (
     StepTotals,
     TensorGroup,
 )
-from plait.types.route import Reason, Route, Stage
+from plait.types.route import PREEMPTED, Reason, Route, Stage
 from plait.types.sampling import (
     CONSTRAINT_CHARS_MAX,
     LOGIT_BIAS_MAX,
@@ -38,6 +38,7 @@ from plait.types.ticket import RouteTicket, TicketStage
 __all__ = [
     "CONSTRAINT_CHARS_MAX",
     "LOGIT_BIAS_MAX",
+    "PREEMPTED",
     "Activation",
     "Architecture",
     "Constraint",

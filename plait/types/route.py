@@ -1,6 +1,7 @@
 """Chains of stages."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from plait.types.ids import NodeId
 from plait.types.span import LayerSpan
@@ -17,6 +18,10 @@ class Stage:
 
 Route = tuple[Stage, ...]
 """Stages in order; their spans cover [0, num_layers) without gap or overlap."""
+
+
+PREEMPTED: Final = "preempted"
+"""Code of a request whose KV on a stage went to an earlier one: it is to be started anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

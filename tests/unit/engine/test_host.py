@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from node.core.checks import PREEMPTED
 from node.engine.host import ThreadedEngineHost
 from node.ports import SequenceOpen, StageResult, StageWork
 from plait.errors import ModelError, OverloadedError, UnavailableError, WeightsError
 from plait.models.source import TensorSource
 from plait.types import (
+    PREEMPTED,
     DType,
     HeldSpan,
     LayerSpan,

@@ -162,9 +162,9 @@ def test_kv_is_filed_under_all_that_it_was_computed_from() -> None:
         changed = replace(middle, stages=(first, *middle.stages[1:]))
         paths.add(cache_path(changed, SPEC))
     assert len(paths) == 4
-    for hops in (DType.FLOAT32, DType.INT8, DType.FLOAT32), (DType.INT8,) * 3:
+    for hops in (DType.FLOAT32, DType.INT8, DType.INT8), (DType.INT8,) * 3:
         paths.add(cache_path(replace(middle, hop_dtypes=hops), SPEC))
-    assert len(paths) == 6
+    assert len(paths) == 5, "what leaves changes nothing"
     later = replace(stages((A, B, C))[2], incarnation=9)
     same = replace(middle, stages=(*middle.stages[:2], later))
     assert cache_path(same, SPEC) == cache_path(middle, SPEC), "what comes behind changes nothing"
