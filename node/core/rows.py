@@ -14,9 +14,8 @@ NOTHING_CAME: Final = Reason(code="engine_failed", message="a step returned no h
 
 def prefill(node: NodeData, session: Session, out: list[Effect]) -> None:
     """All chunks at once: while this stage runs one, the next stage runs the one before."""
-    prompt, limits = session.prompt_token_ids, node.limits
-    frame_bytes = node.frame_bytes_max - limits.frame_overhead_bytes
-    chunk = max(1, min(limits.prefill_chunk_tokens, frame_bytes // session.row_bytes_max))
+    prompt = session.prompt_token_ids
+    chunk = _rows_of_a_frame(node, session.row_bytes_max)
     for start in range(session.next_position, len(prompt), chunk):
         ids = prompt[start : start + chunk]
         is_end = start + len(ids) == len(prompt)
@@ -68,16 +67,32 @@ def submit(
     )
 
 
-def send_on(session: Session, outcome: RowOutcome, hidden: bytes, out: list[Effect]) -> None:
-    """What the engine made of rows goes to the next stage."""
+def send_on(
+    node: NodeData, session: Session, outcome: RowOutcome, hidden: bytes, out: list[Effect]
+) -> None:
+    """What the engine made of rows goes to the next stage. A step may have run several chunks as
+    one: they leave in frames that are not larger than the network's, and that the next stage can
+    begin with one by one."""
     assert session.next_id is not None, "the last stage has no next one"
-    rows = Activations(
-        session.request_id,
-        session.epoch,
-        outcome.position,
-        outcome.num_tokens,
-        hidden,
-        sample=outcome.sample,
-        block_name=session.block_names.pop(session.sent_position, None),
-    )
-    out.append(Send(session.next_id, rows))
+    num_tokens = outcome.num_tokens
+    row_bytes = len(hidden) // num_tokens
+    chunk = _rows_of_a_frame(node, row_bytes)
+    for start in range(0, num_tokens, chunk):
+        end = min(num_tokens, start + chunk)
+        is_end = end == num_tokens
+        rows = Activations(
+            session.request_id,
+            session.epoch,
+            outcome.position + start,
+            end - start,
+            hidden if end - start == num_tokens else hidden[start * row_bytes : end * row_bytes],
+            sample=outcome.sample and is_end,
+            block_name=session.block_names.pop(session.sent_position, None) if is_end else None,
+        )
+        out.append(Send(session.next_id, rows))
+
+
+def _rows_of_a_frame(node: NodeData, row_bytes: int) -> int:
+    limits = node.limits
+    frame_bytes = node.frame_bytes_max - limits.frame_overhead_bytes
+    return max(1, min(limits.prefill_chunk_tokens, frame_bytes // max(1, row_bytes)))

@@ -190,7 +190,7 @@ class Sessions:
                 if outcome.token_id is not None:
                     self._draw(session, outcome, outcome.token_id, out)
             elif outcome.hidden is not None:
-                rows.send_on(session, outcome, outcome.hidden, out)
+                rows.send_on(self._node, session, outcome, outcome.hidden, out)
             else:
                 self.break_session(session, StatusCode.INTERNAL, rows.NOTHING_CAME, out)
 

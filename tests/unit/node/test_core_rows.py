@@ -150,6 +150,36 @@ def test_chunks_of_a_prompt_fit_the_widest_hop_of_the_chain() -> None:
     assert [chunk.num_tokens for chunk in chunks] == [3, 1]
 
 
+def test_chunks_that_ran_as_one_leave_in_frames_of_the_networks_size() -> None:
+    story = Story(1, limits=Limits(prefill_chunk_tokens=3))
+    story.open()
+    story.rows(0, 3, sample=False)
+    story.rows(3, 3, sample=False)
+    story.rows(6, 2)
+    hidden = bytes(range(8 * 4))
+    frames = [
+        rows for _, rows in sent(story.step(Outcome(0, 8, hidden=hidden, sample=True)), Activations)
+    ]
+    assert [(r.position, r.num_tokens, r.sample) for r in frames] == [
+        (0, 3, False),
+        (3, 3, False),
+        (6, 2, True),
+    ]
+    assert b"".join(rows.payload for rows in frames) == hidden
+
+
+def test_frames_of_wide_rows_hold_fewer_of_them() -> None:
+    limits = Limits(prefill_chunk_tokens=64)
+    story = Story(1, limits=limits)
+    size = DType.FLOAT32.row_bytes(SPEC.hidden_size)
+    frame_bytes_max = limits.frame_overhead_bytes + 2 * size
+    story.tell(ev.ControlAttached(models=(), frame_bytes_max=frame_bytes_max))
+    story.open()
+    story.rows(0, 4)
+    effects = story.step(Outcome(0, 4, hidden=ROW * 4, sample=True))
+    assert [rows.num_tokens for _, rows in sent(effects, Activations)] == [2, 2]
+
+
 def test_a_step_without_rows_is_the_engines_failure() -> None:
     story = Story(1)
     story.open()
