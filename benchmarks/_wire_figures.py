@@ -51,6 +51,10 @@ class WireFigure:
     prompt_bytes: float = math.nan
     token_bytes: float = math.nan
 
+    @property
+    def request_bytes(self) -> float:
+        return PROMPT_TOKENS * self.prompt_bytes + NEW_TOKENS * self.token_bytes
+
 
 class StagedText:
     """A text through the stages of one process."""
@@ -138,9 +142,10 @@ def bars_of(figures: list[WireFigure]) -> list[Bar]:
         Bar(name="int8, perplexity / float32", measured=int8.perplexity_ratio, most=PERPLEXITY_BAR),
         Bar(name="int8, argmax as float32", measured=int8.agreement, least=AGREEMENT_BAR),
     ]
+    request = f"a request of {PROMPT_TOKENS} and {NEW_TOKENS} tokens"
     for name, share in (
-        ("prompt", int8.prompt_bytes / half.prompt_bytes),
-        ("decode", int8.token_bytes / half.token_bytes),
+        ("prompts", int8.prompt_bytes / half.prompt_bytes),
+        (request, int8.request_bytes / half.request_bytes),
     ):
         bars.append(
             Bar(name=f"int8, bytes on the hop / float16, {name}", measured=share, most=BYTES_BAR)
