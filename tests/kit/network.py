@@ -64,6 +64,7 @@ def kill_and_restart_coordinator(network: LocalNetwork, model: str) -> None:
     (papers,) = network.home.glob("node-1/nodes/*/node.json")
     node_address = json.loads(papers.read_text())["node_address"]
     arguments = ["coordinator", "--model", model, "--no-mqtt", "--kv-tokens", str(KV_TOKENS)]
+    arguments += ["--weights", "fp32"]  # answers are compared token by token
     arguments += ["--listen", network.profile.address, "--node-listen", node_address]
     arguments += ["--http-listen", network.profile.http_url.removeprefix("http://")]
     home = network.home / "coordinator-home"
