@@ -38,8 +38,8 @@ def serving_network(
     """A network in which all nodes serve. Memory is capped so that every chain needs `num_stages`
     of them; `num_spares` join a running network, so they hold layers that others hold already.
     `telemetry` are the coordinator's options for its broker. Asserts before the block begins that a
-    route takes `num_stages` nodes."""
-    options = ("--kv-tokens", str(KV_TOKENS), *telemetry)
+    route takes `num_stages` nodes. All in fp32: memory is reckoned, and answers are compared, so."""
+    options = ("--kv-tokens", str(KV_TOKENS), "--weights", "fp32", *telemetry)
     with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
         cap = cap_for_stages(spec, num_stages, KV_TOKENS)
         for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
@@ -64,7 +64,7 @@ def kill_and_restart_coordinator(network: LocalNetwork, model: str) -> None:
     (papers,) = network.home.glob("node-1/nodes/*/node.json")
     node_address = json.loads(papers.read_text())["node_address"]
     arguments = ["coordinator", "--model", model, "--no-mqtt", "--kv-tokens", str(KV_TOKENS)]
-    arguments += ["--weights", "fp32"]  # answers are compared token by token
+    arguments += ["--weights", "fp32"]
     arguments += ["--listen", network.profile.address, "--node-listen", node_address]
     arguments += ["--http-listen", network.profile.http_url.removeprefix("http://")]
     home = network.home / "coordinator-home"
