@@ -39,7 +39,7 @@ class RingContender:
         with ExitStack() as stack:
             home = Path(tempfile.mkdtemp(prefix="plait-bench-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-            options = ("--kv-tokens", _KV_TOKENS, "--wire-dtype", "float32")
+            options = ("--kv-tokens", _KV_TOKENS, "--wire-dtype", "float32", "--weights", "fp32")
             network = stack.enter_context(
                 local_network(home=home, model=spec.model_id, num_nodes=num_nodes, options=options)
             )

@@ -53,7 +53,7 @@ class Chain:
         with ExitStack() as stack:
             home = Path(tempfile.mkdtemp(prefix="plait-bench-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-            options = ("--kv-tokens", str(KV_TOKENS))
+            options = ("--kv-tokens", str(KV_TOKENS), "--weights", "fp32")
             network = stack.enter_context(
                 local_network(home=home, model=spec.model_id, num_nodes=num_nodes, options=options)
             )

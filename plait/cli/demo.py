@@ -92,7 +92,8 @@ def _run(
     from plait.cli.local_network import NodePlan, is_ready, local_network
 
     memory_bytes = memory_cap_bytes(spec, num_nodes)
-    options = ("--kv-tokens", str(KV_TOKENS))
+    # The cap on memory below is reckoned in float32.
+    options = ("--kv-tokens", str(KV_TOKENS), "--weights", "fp32")
     with (
         local_network(home=home, model=model, num_nodes=num_nodes, options=options) as network,
         _stopping(),

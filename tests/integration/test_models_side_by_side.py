@@ -30,7 +30,7 @@ def test_two_models_share_the_nodes_by_demand_and_each_nodes_error_is_seen(tmp_p
         write_tiny_model(tmp_path / name, seed=seed)
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     shared = ("--model", two, "--demand", f"{one}=2,{two}=1", "--min-replicas", f"{one}=2")
-    options = (*shared, "--no-mqtt", "--kv-tokens", "256")
+    options = (*shared, "--no-mqtt", "--kv-tokens", "256", "--weights", "fp32")
     home = tmp_path / "network"
     with local_network(home=home, model=one, num_nodes=NODES, options=options) as network:
         for number in range(NODES):
