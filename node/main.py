@@ -12,6 +12,7 @@ from typing import Final
 
 from grpc import aio
 
+from node.agent.cached import CachedLayers
 from node.agent.control import ControlClient
 from node.agent.identity import NodeCredentials
 from node.agent.local_status import StatusKeeper
@@ -39,6 +40,7 @@ from node.transport.links import LinkTable
 from node.transport.probe import LinkProbe
 from plait import log
 from plait.clock import Clock, SystemClock
+from plait.config import models_dir
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tickets import TicketVerifier
 from plait.errors import ConfigError
@@ -101,7 +103,8 @@ class Node:
         self._core = NodeCore(
             credentials.node_id, self._incarnation, Limits(drain_ms=config.drain_ms)
         )
-        self._runtime = NodeRuntime(self._core, engine, clock)
+        self._cached = CachedLayers(config.home, models_dir())
+        self._runtime = NodeRuntime(self._core, engine, clock, keep=self._cached.keep)
         reader = FrameReader(
             tickets=TicketVerifier(
                 public_key=credentials.ticket_key,
@@ -191,6 +194,7 @@ class Node:
             on_welcome=self._welcomed,
             progress=self._progress,
             rng=self._rng,
+            cached=self._cached.spans,
         )
 
     def _held_model(self) -> ModelId | None:

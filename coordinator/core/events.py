@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from plait.types import (
+    CachedSpan,
     FinishReason,
     HeldSpan,
     ModelId,
@@ -20,7 +21,8 @@ from scheduler.selection.fairness import SloClass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAttached:
     """A node's control stream is up. `held` is what it still has loaded when it re-attaches;
-    `reuses_prefixes`: later prompts use its KV of an earlier one's beginning."""
+    `reuses_prefixes`: later prompts use its KV of an earlier one's beginning; `cached`: weights
+    that it has from before."""
 
     node_id: NodeId
     incarnation: int
@@ -28,6 +30,7 @@ class NodeAttached:
     addresses: tuple[str, ...]
     held: HeldSpan | None = None
     reuses_prefixes: bool = False
+    cached: tuple[CachedSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

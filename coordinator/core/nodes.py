@@ -11,7 +11,7 @@ from coordinator.core.planning import ask_plan, fail_load, replan_asked, send_as
 from coordinator.core.settle import break_pipeline, lose_node
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
-from plait.types import HeldSpan, NodeId, Reason
+from plait.types import CachedSpan, HeldSpan, NodeId, Reason, merged
 
 ALREADY_CONNECTED: Final = Reason(
     code="already_connected", message="a newer process of this node has attached"
@@ -41,6 +41,7 @@ def attached(state: CoreState, event: ev.NodeAttached) -> None:
         attached_ms=state.now_ms,
         heard_ms=state.now_ms,
         reuses_prefixes=event.reuses_prefixes,
+        cached=merged(event.cached),
     )
     state.nodes[event.node_id] = node
     state.losses.pop(event.node_id, None)
@@ -91,6 +92,8 @@ def _take_held(state: CoreState, node: NodeRecord, held: HeldSpan, trigger: Node
     state.move_node(node, trigger)
     state.digests.setdefault(held.model_id, held.digest)
     node.held = held
+    own = CachedSpan(model_id=held.model_id, span=held.span, digest=held.digest)
+    node.cached = merged((*node.cached, own))
     node.model_id, node.span, node.epoch = held.model_id, held.span, held.allocation_epoch
     node.num_failures, node.last_error = 0, ""
     if trigger is NodeTrigger.RESUMED:

@@ -1,17 +1,15 @@
 """Phase 1 from the core's side: when to ask for a plan, whether to believe it, how to apply it."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from coordinator.core import effects as fx
-from coordinator.core.calibrating import priced_for_plan
 from coordinator.core.events import AllocationSolved
 from coordinator.core.machines import NodeState, NodeTrigger
-from coordinator.core.state import CoreState, NodeRecord
+from coordinator.core.question import is_placed, problem_of
+from coordinator.core.state import CoreState, Counters, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
 from plait.errors import UnavailableError
-from plait.types import LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile, Reason, missing_spans
+from plait.types import LayerSpan, ModelId, Reason, missing_spans
 from scheduler.allocation import allocate_greedy, violations
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 from scheduler.allocation.remedy import shortages
@@ -91,14 +89,14 @@ def _solve(state: CoreState, *, is_relaxed: bool, is_repair: bool = False) -> No
         if not is_broken and not _may_repair(state):
             return
         is_relaxed = is_repair = True
-    members = [n for n in state.nodes.values() if _is_plannable(state, n) or _is_placed(n)]
-    fixed = [n for n in members if _is_placed(n) and (n.pipelines or not is_relaxed)]
+    members = [n for n in state.nodes.values() if _is_plannable(state, n) or is_placed(n)]
+    fixed = [n for n in members if is_placed(n) and (n.pipelines or not is_relaxed)]
     if len(fixed) == len(members):
         return
     planning.epoch += 1
     planning.is_relaxed = is_relaxed
     planning.attachments = {n.node_id: n.attachment for n in members}
-    planning.problem = _problem(state, members, fixed, is_repair=is_repair)
+    planning.problem = problem_of(state, members, fixed, is_repair=is_repair)
     if is_relaxed:
         planning.moved_ms = state.now_ms
     state.timers.at(
@@ -125,7 +123,7 @@ def _may_repair(state: CoreState) -> bool:
 
 def _holds(state: CoreState, placement: Placement) -> bool:
     node = state.nodes.get(placement.node_id)
-    return node is not None and _is_placed(node)
+    return node is not None and is_placed(node)
 
 
 def _is_plannable(state: CoreState, node: NodeRecord) -> bool:
@@ -134,66 +132,6 @@ def _is_plannable(state: CoreState, node: NodeRecord) -> bool:
         and node.profile is not None
         and node.plan_after_ms <= state.now_ms
     )
-
-
-def _is_placed(node: NodeRecord) -> bool:
-    return node.state in (NodeState.LOADING, NodeState.SERVING) and node.profile is not None
-
-
-def _problem(
-    state: CoreState, members: list[NodeRecord], fixed: list[NodeRecord], *, is_repair: bool
-) -> AllocationProblem:
-    known = {n.node_id for n in members}
-    held = tuple(
-        Placement(node_id=n.node_id, model_id=n.model_id, span=n.span, reason=n.span_reason)
-        for n in members
-        if n.model_id is not None and n.span is not None and _is_placed(n)
-    )
-    return AllocationProblem(
-        models=tuple(state.models.values()),
-        nodes=tuple(p for n in members if (p := planning_profile(n, state.models)) is not None),
-        kv_tokens_min=state.limits.kv_tokens_min,
-        wire_dtype=state.wire_dtype,
-        rtt_ms=_among(state.links.measured(), known),
-        bytes_per_s=_among(state.links.measured_bytes_per_s(), known),
-        held=held,
-        time_limit_s=state.limits.solve_time_limit_s,
-        fixed=tuple(n.node_id for n in fixed),
-        mean_session_s=_mean_sessions(state, members),
-        demand=tuple(state.demand.plan().items()) if len(state.models) > 1 else (),
-        replicas_min=tuple(state.demand.replicas_min.items()),
-        is_repair=is_repair,
-    )
-
-
-def _mean_sessions(state: CoreState, members: list[NodeRecord]) -> tuple[tuple[NodeId, float], ...]:
-    """How long nodes stay; nothing until one of the network's has left."""
-    if not len(state.lifetimes):
-        return ()
-    return tuple(
-        (n.node_id, state.lifetimes.mean_session_s(n.node_id, state.now_ms - n.attached_ms))
-        for n in members
-    )
-
-
-def _among(
-    measured: Mapping[tuple[NodeId, NodeId], float], known: set[NodeId]
-) -> tuple[tuple[tuple[NodeId, NodeId], float], ...]:
-    return tuple(
-        (pair, value)
-        for pair, value in sorted(measured.items())
-        if pair[0] in known and pair[1] in known
-    )
-
-
-def planning_profile(node: NodeRecord, models: Mapping[ModelId, ModelSpec]) -> NodeProfile | None:
-    """The node's profile with the speed and the memory that it has shown to have."""
-    if node.profile is None:
-        return None
-    profile = priced_for_plan(node, node.profile, models.values())
-    if node.memory_share >= 1.0:
-        return profile
-    return replace(profile, memory_bytes=int(profile.memory_bytes * node.memory_share))
 
 
 def _conclude(
@@ -242,23 +180,24 @@ def _plan_without_solver(
 
 
 def _has_idle(state: CoreState) -> bool:
-    return any(_is_placed(n) and not n.pipelines for n in state.nodes.values())
+    return any(is_placed(n) and not n.pipelines for n in state.nodes.values())
 
 
 def _apply(state: CoreState, allocation: Allocation) -> None:
     """Assign what still fits the present: the world went on while the solver thought."""
     planning = state.planning
     planning.in_force, planning.in_force_epoch = allocation, planning.epoch
+    _count_moves(state.counters, allocation)
     is_incomplete = False
     for placement in allocation.placements:
         node = state.nodes.get(placement.node_id)
         if node is None or node.attachment != planning.attachments.get(placement.node_id):
             is_incomplete = True
             continue
-        if _is_placed(node) and (node.model_id, node.span) == (placement.model_id, placement.span):
+        if is_placed(node) and (node.model_id, node.span) == (placement.model_id, placement.span):
             continue
         may_move = _is_plannable(state, node) or (
-            planning.is_relaxed and _is_placed(node) and not node.pipelines
+            planning.is_relaxed and is_placed(node) and not node.pipelines
         )
         if may_move:
             _assign(state, node, placement)
@@ -271,6 +210,12 @@ def _apply(state: CoreState, allocation: Allocation) -> None:
         ask_plan(state)
     if is_incomplete:
         ask_plan(state)
+
+
+def _count_moves(counters: Counters, allocation: Allocation) -> None:
+    counters.nodes_moved += allocation.moved_nodes
+    counters.weight_bytes_moved += allocation.moved_bytes
+    counters.weight_bytes_fetched += allocation.fetched_bytes
 
 
 def _leaves_out(state: CoreState, allocation: Allocation) -> bool:
@@ -287,7 +232,7 @@ def _unassign_others(state: CoreState, allocation: Allocation) -> None:
         is_same = node is not None and node.attachment == attachment
         if node is None or not is_same or node_id in wanted:
             continue
-        if _is_placed(node) and not node.pipelines:
+        if is_placed(node) and not node.pipelines:
             state.move_node(node, NodeTrigger.UNASSIGNED)
             node.model_id = node.span = node.held = None
             node.span_reason, node.epoch = "stands by: the plan needs its span no more", 0
@@ -367,7 +312,7 @@ def uncovered(state: CoreState) -> dict[ModelId, list[LayerSpan]]:
     """Layers, by model, that no serving or loading node holds."""
     spans: dict[ModelId, list[LayerSpan]] = {model_id: [] for model_id in state.models}
     for node in state.nodes.values():
-        if _is_placed(node) and node.model_id is not None and node.span is not None:
+        if is_placed(node) and node.model_id is not None and node.span is not None:
             spans[node.model_id].append(node.span)
     gaps = {m: missing_spans(s, state.models[m].num_layers) for m, s in spans.items()}
     return {model_id: missing for model_id, missing in gaps.items() if missing}

@@ -23,6 +23,7 @@ from coordinator.core.machines import (
 from coordinator.core.timers import NodeKey, Timers
 from coordinator.core.view import RequestView
 from plait.types import (
+    CachedSpan,
     DType,
     HeldSpan,
     LayerSpan,
@@ -137,6 +138,7 @@ class NodeRecord:
     may_rejoin: bool = True
     drain_move_ms: int = 0
     reuses_prefixes: bool = False
+    cached: tuple[CachedSpan, ...] = ()
 
     @property
     def key(self) -> NodeKey:
@@ -254,6 +256,9 @@ class Counters:
     routes_moved: int = 0
     tokens_generated: int = 0
     events_ignored: int = 0
+    nodes_moved: int = 0
+    weight_bytes_moved: int = 0
+    weight_bytes_fetched: int = 0
 
 
 @dataclass(slots=True)

@@ -162,6 +162,7 @@ class PlanView:
     warnings: tuple[str, ...]
     moved_nodes: int = 0
     moved_bytes: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,9 @@ class CountersView:
     routes_broken: int
     tokens_generated: int
     events_ignored: int
+    nodes_moved: int = 0
+    weight_bytes_moved: int = 0
+    weight_bytes_fetched: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,7 @@ def _plan_view(state: CoreState) -> PlanView | None:
         warnings=plan.warnings,
         moved_nodes=plan.moved_nodes,
         moved_bytes=plan.moved_bytes,
+        fetched_bytes=plan.fetched_bytes,
     )
 
 
@@ -192,4 +193,7 @@ def _counters_view(state: CoreState) -> CountersView:
         routes_broken=counters.routes_broken,
         tokens_generated=counters.tokens_generated,
         events_ignored=counters.events_ignored,
+        nodes_moved=counters.nodes_moved,
+        weight_bytes_moved=counters.weight_bytes_moved,
+        weight_bytes_fetched=counters.weight_bytes_fetched,
     )

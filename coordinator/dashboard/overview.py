@@ -118,7 +118,11 @@ def _plan_facts(plan: PlanView) -> str:
         ("Bound", f"{figures.per_second(bound)} tokens/s"),
         ("Gap", gap),
         ("Solved in", figures.milliseconds(plan.solve_ms)),
-        ("Moved", f"{plan.moved_nodes} nodes, {plan.moved_bytes / 2**30:.1f} GiB to load"),
+        (
+            "Moved",
+            f"{plan.moved_nodes} nodes, {plan.moved_bytes / 2**30:.1f} GiB to load, "
+            f"{plan.fetched_bytes / 2**30:.1f} GiB of them to fetch",
+        ),
     )
     warnings = "".join(f'<li class="warning">{text(warning)}</li>' for warning in plan.warnings)
     return _facts(facts) + (f'<ul class="warnings">{warnings}</ul>' if warnings else "")

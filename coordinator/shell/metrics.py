@@ -23,6 +23,9 @@ COUNTERS: Final = (
     ("routes_broken", "Routes that broke"),
     ("tokens_generated", "Tokens generated"),
     ("events_ignored", "Late, duplicate or foreign events"),
+    ("nodes_moved", "Nodes that plans told to hold other layers"),
+    ("weight_bytes_moved", "Bytes of weights that plans made nodes read"),
+    ("weight_bytes_fetched", "Bytes of these that were on no disk of theirs"),
 )
 NODE_GAUGES: Final = (
     ("kv_tokens_max", "KV slots"),

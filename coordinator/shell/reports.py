@@ -12,6 +12,7 @@ from plait.wire.v1 import control_pb2
 
 ADDRESSES_MAX: Final = 8
 NAME_CHARS_MAX: Final = 64
+CACHED_MAX: Final = 64
 DRAIN_LIMIT_MS: Final = 10_000
 DRAIN_LIMIT_MS_MAX: Final = 3_600_000
 
@@ -54,6 +55,7 @@ def attached(who: Attachment, hello: control_pb2.Hello) -> ev.NodeAttached:
         addresses=who.addresses,
         held=codec.held_span_from_proto(hello.held) if hello.HasField("held") else None,
         reuses_prefixes=hello.reuses_prefixes,
+        cached=tuple(codec.cached_span_from_proto(c) for c in hello.cached[:CACHED_MAX]),
     )
 
 

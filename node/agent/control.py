@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import grpc
@@ -20,7 +20,7 @@ from node.core.machines import NodeState
 from node.ports import Inbox, NeighbourProbe, NodePhase, Progress, ProgressSink
 from plait import log
 from plait.errors import FrameError, PlaitError, ServiceError, UnavailableError
-from plait.types import NodeId, Reason
+from plait.types import CachedSpan, NodeId, Reason
 from plait.wire.status import error_from_rpc
 from plait.wire.v1 import control_pb2, control_pb2_grpc
 
@@ -63,6 +63,7 @@ class ControlClient:
         on_welcome: Callable[[control_pb2.Welcome], None],
         progress: ProgressSink,
         rng: random.Random,
+        cached: Callable[[], Sequence[CachedSpan]] = tuple,
     ) -> None:
         self._node_id = node_id
         self._display_name = display_name
@@ -78,6 +79,7 @@ class ControlClient:
         self._writer = writer
         self._on_welcome = on_welcome
         self._progress = progress
+        self._cached = cached
         self._backoff = Backoff(rng)
         self._queue: deque[control_pb2.NodeReport] = deque()
         self._wake = asyncio.Event()
@@ -159,6 +161,7 @@ class ControlClient:
                         display_name=self._display_name,
                         addresses=self._addresses,
                         held=self._core.held if self._core.state is NodeState.SERVING else None,
+                        cached=self._cached(),
                     )
                 )
                 welcome = self._welcome(await call.read())

@@ -1,5 +1,6 @@
 """What a node says and hears on its control stream, as messages."""
 
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from node.core import effects as ef
@@ -7,9 +8,19 @@ from node.core import events as ev
 from node.core.machines import NodeState
 from plait.errors import FrameError
 from plait.models.formats import suits
-from plait.types import HeldSpan, ModelId, NodeId, NodeLoad, NodeProfile, Reason, WeightFormat
+from plait.types import (
+    CachedSpan,
+    HeldSpan,
+    ModelId,
+    NodeId,
+    NodeLoad,
+    NodeProfile,
+    Reason,
+    WeightFormat,
+)
 from plait.wire.channel import FRAME_BYTES_MAX
 from plait.wire.codec import (
+    cached_span_to_proto,
     held_span_to_proto,
     load_to_proto,
     model_source_from_proto,
@@ -43,6 +54,7 @@ class ReportWriter:
         display_name: str,
         addresses: tuple[str, ...],
         held: HeldSpan | None,
+        cached: Sequence[CachedSpan] = (),
     ) -> control_pb2.NodeReport:
         hello = control_pb2.Hello(
             software_version=version,
@@ -51,6 +63,7 @@ class ReportWriter:
             addresses=addresses,
             held=held_span_to_proto(held) if held is not None else None,
             reuses_prefixes=True,
+            cached=[cached_span_to_proto(span) for span in cached],
         )
         return control_pb2.NodeReport(incarnation=self._incarnation, hello=hello)
 

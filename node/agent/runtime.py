@@ -7,6 +7,7 @@ same turn of the loop.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, assert_never
 
 from node.core import NodeCore
@@ -33,20 +34,31 @@ from plait.errors import (
     ServiceError,
     WeightsError,
 )
-from plait.types import Reason
+from plait.types import HeldSpan, ModelSource, ModelSpec, Reason
 
 TICK_S: Final = 0.25
 
 _log = log.get("node")
 
 
+KeepCached = Callable[[HeldSpan, ModelSpec, ModelSource], None]
+"""Remembers that the weights of a span are on this disk."""
+
+
+def _keep_nothing(held: HeldSpan, spec: ModelSpec, source: ModelSource) -> None:
+    pass
+
+
 class NodeRuntime:
     """One node's loop. `connect` it, then `run` it; `post` is its inbox."""
 
-    def __init__(self, core: NodeCore, engine: EngineHost, clock: Clock) -> None:
+    def __init__(
+        self, core: NodeCore, engine: EngineHost, clock: Clock, *, keep: KeepCached = _keep_nothing
+    ) -> None:
         self._core = core
         self._engine = engine
         self._clock = clock
+        self._keep = keep
         self._pending: deque[ev.Event] = deque()
         self._is_handling = False
         self._is_closed = False
@@ -219,6 +231,7 @@ class NodeRuntime:
             _log.exception("span_load_crashed")
             reason = Reason(code="load_crashed", message=f"{type(error).__name__}: {error}")
             return ev.SpanLoadFailed(epoch, StatusCode.INTERNAL, reason)
+        self._keep(held, effect.spec, effect.source)
         _log.info("span_loaded", span=str(held.span), weight_bytes=held.weight_bytes)
         return ev.SpanLoaded(held)
 

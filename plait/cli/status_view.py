@@ -198,7 +198,9 @@ def _plan(view: Fields) -> Text:
     moved_bytes = plan.number("moved_bytes")
     if moved_bytes:
         line.append(
-            f"; {moved_bytes / 2**30:.1f} GiB to load, {plan.count('moved_nodes')} nodes moved",
+            f"; {moved_bytes / 2**30:.1f} GiB to load, "
+            f"{plan.number('fetched_bytes') / 2**30:.1f} GiB of them to fetch, "
+            f"{plan.count('moved_nodes')} nodes moved",
             style="not bold",
         )
     for warning in plan.texts("warnings"):

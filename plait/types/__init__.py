@@ -3,6 +3,7 @@
 Owns the nouns that more than one package uses. Must never import anything of plait's but errors.
 """
 
+from plait.types.cached import CachedSpan, merged
 from plait.types.ids import ModelId, NodeId, PipelineId, RequestId
 from plait.types.model import (
     Activation,
@@ -41,6 +42,7 @@ __all__ = [
     "PREEMPTED",
     "Activation",
     "Architecture",
+    "CachedSpan",
     "Constraint",
     "ConstraintKind",
     "DType",
@@ -68,5 +70,6 @@ __all__ = [
     "TicketStage",
     "TokenLogprob",
     "WeightFormat",
+    "merged",
     "missing_spans",
 ]

@@ -6,6 +6,7 @@ from typing import Final
 from plait.errors import FrameError
 from plait.types import (
     Architecture,
+    CachedSpan,
     DType,
     FinishReason,
     HeldSpan,
@@ -226,6 +227,20 @@ def held_span_from_proto(message: control_pb2.HeldSpan) -> HeldSpan:
         kv_tokens_max=message.kv_tokens_max,
         weight_format=_weight_format_from_proto(message.weight_format),
         layout=message.layout[:64],
+    )
+
+
+def cached_span_to_proto(cached: CachedSpan) -> control_pb2.CachedSpan:
+    return control_pb2.CachedSpan(
+        model_id=cached.model_id, span=span_to_proto(cached.span), digest=cached.digest
+    )
+
+
+def cached_span_from_proto(message: control_pb2.CachedSpan) -> CachedSpan:
+    return CachedSpan(
+        model_id=ModelId(message.model_id),
+        span=span_from_proto(message.span),
+        digest=message.digest,
     )
 
 

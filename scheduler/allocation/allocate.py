@@ -17,6 +17,7 @@ from scheduler.allocation.moves import moved
 from scheduler.allocation.patterns import SolvePatterns
 from scheduler.allocation.problem import Allocation, AllocationProblem, Placement
 from scheduler.allocation.verify import violations
+from scheduler.allocation.warm import warm_draft
 
 NEARLY: Final = 1.02
 """A plan that moves one replica is good enough where moving all is worth at most this much more."""
@@ -32,6 +33,7 @@ def allocate_greedy(
     started_ms = clock.monotonic_ms() if clock is not None else 0
     planners = _planners(problem)
     draft = _stable_draft(problem, planners, greedy_chooser, _Donors(problem, planners))
+    draft = _warmed(problem, planners, draft, greedy_chooser)
     ended_ms = clock.monotonic_ms() if clock is not None else 0
     return _finish(
         problem, draft, "greedy", "feasible", warnings=warnings, solve_ms=ended_ms - started_ms
@@ -72,6 +74,9 @@ def allocate(
         whole = _draft_or_none(problem, planners, planned, donors)
         if whole is not None and whole.worth() > draft.worth():
             draft, solver, status = whole, planned.solver, planned.status
+    warm = _warmed(problem, planners, draft, chooser.greedy)
+    if warm is not draft:
+        draft, solver, status = warm, "greedy", "feasible"
     plan = _finish(
         problem,
         draft,
@@ -169,6 +174,18 @@ def _stable_draft(
     return fresh if is_behind and (kept is None or is_clearly_better(fresh, kept)) else few
 
 
+def _warmed(
+    problem: AllocationProblem,
+    planners: tuple[ChainPlanner, ...],
+    draft: Draft,
+    choose: ChainChooser,
+) -> Draft:
+    """The plan that uses what is on nodes' disks, where that is worth it."""
+    if not problem.cached:
+        return draft
+    return warm_draft(problem, planners, _usable_held(problem, planners), draft, choose)
+
+
 def _draft_or_none(
     problem: AllocationProblem,
     planners: tuple[ChainPlanner, ...],
@@ -223,4 +240,5 @@ def _finish(
         warnings=warnings,
         moved_nodes=moves.num_nodes,
         moved_bytes=moves.num_bytes,
+        fetched_bytes=moves.fetched_bytes,
     )

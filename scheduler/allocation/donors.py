@@ -12,7 +12,7 @@ from plait.errors import UnavailableError
 from plait.types import LayerSpan, NodeId, missing_spans
 from scheduler.allocation.chain import ChainPlanner
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan
-from scheduler.allocation.moves import moved
+from scheduler.allocation.moves import CachedLayers, moved
 from scheduler.allocation.problem import AllocationProblem, Placement
 from scheduler.allocation.stitch import stitch
 from scheduler.allocation.stretch import stretch
@@ -31,12 +31,12 @@ def donor_draft(
     choose: ChainChooser,
 ) -> Draft | None:
     """The best plan with one donor; None where none is possible."""
-    found: list[tuple[int, Draft]] = []
+    found: list[tuple[float, Draft]] = []
     fixed = frozenset(problem.fixed)
     tried = [
         {n: p for n, p in held.items() if n not in r} for r in _releases(planners, held, fixed)
     ]
-    stretched = _stretched(planners, held, fixed)
+    stretched = _stretched(planners, held, fixed, CachedLayers(problem))
     if stretched is not None:
         tried.insert(0, stretched)
     for keep in tried:
@@ -44,7 +44,7 @@ def donor_draft(
             draft = draft_plan(planners, keep, choose)
         except UnavailableError:
             continue
-        found.append((moved(problem, draft.placements()).num_bytes, draft))
+        found.append((moved(problem, draft.placements()).weight, draft))
     best: Draft | None = None
     for _, draft in sorted(found, key=lambda item: item[0]):
         if best is None or is_clearly_better(draft, best):
@@ -56,6 +56,7 @@ def _stretched(
     planners: tuple[ChainPlanner, ...],
     held: Mapping[NodeId, Placement],
     fixed: frozenset[NodeId],
+    cached: CachedLayers,
 ) -> dict[NodeId, Placement] | None:
     """What is held, with the fewest changes that close the gaps; None where nothing is missing,
     or where that takes more."""
@@ -64,7 +65,7 @@ def _stretched(
     for planner in planners:
         model_id = planner.spec.model_id
         spans = {n: p.span for n, p in held.items() if p.model_id == model_id}
-        changed = stretch(planner, spans, idle, fixed) if spans else {}
+        changed = stretch(planner, spans, idle, fixed, cached) if spans else {}
         if changed is None:
             return None
         idle -= changed.keys()

@@ -16,6 +16,15 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Layers whose weights a node has on its disk: it need not fetch them again."""
+
+    node_id: NodeId
+    model_id: ModelId
+    span: LayerSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationProblem:
     """Nodes, models and the state of the network when the question was asked.
 
@@ -27,7 +36,8 @@ class AllocationProblem:
     each is to have before any has more.
     `held` is what nodes hold now: a plan close to it moves fewer bytes. `fixed` names the nodes
     that must keep what `held` says, because requests run on them. A question `is_repair` where the
-    others give up what they hold one replica at a time, and for clear gain.
+    others give up what they hold one replica at a time, and for clear gain. `cached` weights count
+    a tenth of those that have to be fetched.
     """
 
     models: tuple[ModelSpec, ...]
@@ -43,6 +53,7 @@ class AllocationProblem:
     demand: tuple[tuple[ModelId, float], ...] = ()
     replicas_min: tuple[tuple[ModelId, int], ...] = ()
     is_repair: bool = False
+    cached: tuple[Cached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +62,8 @@ class Allocation:
 
     `pipelines` are the planned chains, for the operator; phase 2 may stitch others.
     `objective_tokens_per_s` is the plan's decode rate, `bound_tokens_per_s` what no plan exceeds.
-    `moved_nodes` held other layers, or some, before; `moved_bytes` of weights are read by all.
+    `moved_nodes` held other layers, or some, before; `moved_bytes` of weights are read by all, of
+    which `fetched_bytes` lie on nobody's disk.
     """
 
     placements: tuple[Placement, ...]
@@ -64,3 +76,4 @@ class Allocation:
     warnings: tuple[str, ...] = ()
     moved_nodes: int = 0
     moved_bytes: int = 0
+    fetched_bytes: int = 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from plait.types import LayerSpan, NodeId, missing_spans
 from scheduler.allocation.chain import ChainPlanner
+from scheduler.allocation.moves import CACHED_SHARE, CachedLayers
 
 
 def stretch(
@@ -12,8 +13,10 @@ def stretch(
     held: Mapping[NodeId, LayerSpan],
     idle: frozenset[NodeId],
     fixed: frozenset[NodeId],
+    cached: CachedLayers,
 ) -> dict[NodeId, LayerSpan] | None:
-    """Changed spans with which every layer is held; None where there are none.
+    """Changed spans with which every layer is held; None where there are none. Layers that come
+    from a node's own disk count a tenth.
 
     A shortest path over boundaries: nodes come in the order in which they stand, idle ones where
     the first layers are missing. From "all before b is held" a node leads to its span's end for
@@ -32,7 +35,9 @@ def stretch(
         for before in range(last):
             if cost[before] == math.inf:
                 continue
-            for end, read, span in _steps(planner, node_id, held.get(node_id), before, fixed):
+            for end, read, span in _steps(
+                planner, node_id, held.get(node_id), before, fixed, cached
+            ):
                 if cost[before] + read < then[end]:
                     then[end] = cost[before] + read
                     via[end] = node_id, before, span
@@ -56,11 +61,12 @@ def _steps(
     kept: LayerSpan | None,
     before: int,
     fixed: frozenset[NodeId],
-) -> Iterator[tuple[int, int, LayerSpan | None]]:
-    """(end, layers to read, new span or None) from the boundary `before` on."""
+    cached: CachedLayers,
+) -> Iterator[tuple[int, float, LayerSpan | None]]:
+    """(end, layers to fetch, new span or None) from the boundary `before` on."""
     last = planner.spec.num_layers
     if kept is not None and kept.start <= before < kept.end:
-        yield kept.end, 0, None
+        yield kept.end, 0.0, None
     if node_id in fixed:
         return
     for end in range(before + 1, last + 1):
@@ -72,4 +78,12 @@ def _steps(
         read = end - before
         if kept is not None:
             read -= max(0, min(end, kept.end) - max(before, kept.start))
+        if cached:
+            on_disk = sum(
+                cached.has(node_id, planner.spec.model_id, layer)
+                and not (kept is not None and kept.start <= layer < kept.end)
+                for layer in range(before, end)
+            )
+            yield end, read - (1.0 - CACHED_SHARE) * on_disk, LayerSpan(before, end)
+            continue
         yield end, read, LayerSpan(before, end)

@@ -61,6 +61,7 @@ def test_a_node_leaves_comes_back_without_a_token_and_can_be_stopped_at_once(
 
     child = rejoin(network, "again", "--drain-s", "60")
     network.wait(is_ready, timeout_s=SERVE_S, what="its return")
+    network.wait(_fetches_nothing, timeout_s=5, what="a plan that knows of the weights on its disk")
     with client_of(network) as client:
         after = client.generate(PROMPT, max_tokens=8, temperature=0.0, ignore_eos=True)
         assert list(after.token_ids) == list(before.token_ids)
@@ -80,6 +81,10 @@ def test_a_node_leaves_comes_back_without_a_token_and_can_be_stopped_at_once(
 
 def _is_empty(view: NetworkView) -> bool:
     return not any(node.state == "serving" for node in view.nodes)
+
+
+def _fetches_nothing(view: NetworkView) -> bool:
+    return view.plan is not None and view.plan.moved_bytes > 0 == view.plan.fetched_bytes
 
 
 def test_a_taken_port_and_a_missing_token_are_one_clear_line(

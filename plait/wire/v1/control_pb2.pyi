@@ -275,6 +275,7 @@ class Hello(_message.Message):
     ADDRESSES_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     REUSES_PREFIXES_FIELD_NUMBER: _builtins.int
+    CACHED_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     """of the plait package"""
     protocol_version: _builtins.int
@@ -291,6 +292,10 @@ class Hello(_message.Message):
     def held(self) -> Global___HeldSpan:
         """what is loaded already, when re-attaching"""
 
+    @_builtins.property
+    def cached(self) -> _containers.RepeatedCompositeFieldContainer[Global___CachedSpan]:
+        """layers whose weights are here from before, at most 64 spans"""
+
     def __init__(
         self,
         *,
@@ -300,16 +305,49 @@ class Hello(_message.Message):
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         held: Global___HeldSpan | None = ...,
         reuses_prefixes: _builtins.bool = ...,
+        cached: _abc.Iterable[Global___CachedSpan] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "display_name", b"display_name", "held", b"held", "protocol_version", b"protocol_version", "reuses_prefixes", b"reuses_prefixes", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "cached", b"cached", "display_name", b"display_name", "held", b"held", "protocol_version", b"protocol_version", "reuses_prefixes", b"reuses_prefixes", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
     _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held) -> _WhichOneofReturnType__held | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class CachedSpan(_message.Message):
+    """Layers whose weights lie on a node's disk: they need not be fetched again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    SPAN_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    """which model"""
+    digest: _builtins.str
+    """sha256 of the weights' manifest"""
+    @_builtins.property
+    def span(self) -> _common_pb2.LayerSpan:
+        """which layers"""
+
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+        span: _common_pb2.LayerSpan | None = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "model_id", b"model_id", "span", b"span"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CachedSpan: _TypeAlias = CachedSpan  # noqa: Y015
 
 @_typing.final
 class HeldSpan(_message.Message):

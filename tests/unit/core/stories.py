@@ -9,6 +9,7 @@ from coordinator.core.core import Core
 from coordinator.core.invariants import check
 from coordinator.core.state import Limits
 from plait.types import (
+    CachedSpan,
     DType,
     FinishReason,
     HeldSpan,
@@ -97,6 +98,7 @@ class Story:
         held: HeldSpan | None = None,
         profile: NodeProfile | None = None,
         reuses_prefixes: bool = False,
+        cached: tuple[CachedSpan, ...] = (),
     ) -> list[fx.Effect]:
         """Attach, link to the gateway, profile."""
         node_id = NodeId(name)
@@ -109,6 +111,7 @@ class Story:
                 addresses=(f"{name}:1",),
                 held=held,
                 reuses_prefixes=reuses_prefixes,
+                cached=cached,
             ),
             ev.GatewayLinkChanged(node_id=node_id, incarnation=incarnation, is_up=True),
             ev.NodeProfiled(profile=own, incarnation=incarnation),

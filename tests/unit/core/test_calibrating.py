@@ -7,7 +7,7 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.calibrating import live_stage_ms, node_cost
-from coordinator.core.planning import planning_profile
+from coordinator.core.question import planning_profile
 from coordinator.core.state import Limits
 from plait.types import NodeId, StepTotals
 from scheduler.cost import stage_cost
