@@ -85,6 +85,8 @@ def pick_device(name: str = "auto", compute_dtype: DType | None = None) -> Devic
             raise ConfigError(f"there are {torch.cuda.device_count()} CUDA devices, no {name}")
     if compute_dtype is None:
         compute_dtype = DType.BFLOAT16 if chosen.type == "cuda" else DType.FLOAT32
+    if compute_dtype is DType.INT8:
+        raise ConfigError("int8 is for activations on the wire: nothing is computed in it")
     if chosen.type == "cpu" and compute_dtype is DType.FLOAT16:
         raise ConfigError("a CPU computes in float32 or bfloat16, not in float16")
     return Device(chosen, compute_dtype)

@@ -53,3 +53,8 @@ def test_bytes_come_back_as_they_went(dtype: DType) -> None:
     assert torch.equal(tensor_from_bytes(raw, dtype, (3, 5)), tensor)
     with pytest.raises(ValueError, match="needed"):
         tensor_from_bytes(raw[:-1], dtype, (3, 5))
+
+
+def test_nothing_is_computed_in_the_dtype_of_the_wire_alone() -> None:
+    with pytest.raises(ConfigError, match="on the wire"):
+        pick_device("cpu", DType.INT8)
