@@ -123,3 +123,44 @@ async def _num_cancelled(network: SmallNetwork) -> float:
         lines = (await http.get(f"{network.news.http_url}/metrics")).text.splitlines()
     (figure,) = [line for line in lines if line.startswith("plait_requests_cancelled_total")]
     return float(figure.split()[-1])
+
+
+async def test_a_prompt_that_was_run_is_not_run_again(network: SmallNetwork) -> None:
+    """Every stage keeps it, by the API key; the answer is the same."""
+    prompt = [(position * 7) % 250 for position in range(1_000)]
+    answers, rows = [], []
+    async with network.client() as client:
+        for _ in range(2):
+            before = [node.engine.stats().tokens_total for node in network.nodes.values()]
+            answer = await client.generate(prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
+            answers.append(answer.token_ids)
+            after = [node.engine.stats().tokens_total for node in network.nodes.values()]
+            rows.append([b - a for a, b in zip(before, after, strict=True)])
+    assert answers[0] == answers[1]
+    assert min(rows[0]) >= 1_007 and max(rows[1]) <= 16 + 7, rows
+
+
+async def test_a_demand_of_twice_the_kv_is_met(network: SmallNetwork) -> None:
+    """Nobody is refused or aborted, and nothing stays behind."""
+    if network.wire_dtype is not DType.FLOAT32:
+        pytest.skip("the dtype of a hop changes nothing here")
+    nodes = network.nodes.values()
+    kv_tokens = min(node.engine.stats().kv_tokens_max for node in nodes)
+    each, new = 700, 48
+    count = 2 * kv_tokens // each + 1
+    async with network.client() as client:
+        answers = await asyncio.gather(
+            *(
+                client.generate(
+                    [(position * 3 + number) % 250 for position in range(each - new)],
+                    max_tokens=new,
+                    temperature=0.0,
+                    ignore_eos=True,
+                )
+                for number in range(count)
+            )
+        )
+    assert [len(answer.token_ids) for answer in answers] == [new] * count
+    await until(
+        lambda: all(node.kv_tokens_reserved == 0 for node in nodes), timeout_s=10, what="free KV"
+    )
