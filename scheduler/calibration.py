@@ -19,13 +19,17 @@ SAMPLES_MIN: Final = 3
 RATIO_MIN: Final = 0.1
 RATIO_MAX: Final = 100.0
 DEPARTURE: Final = 1.25
-"""A factor this far from the one that a plan was made with calls for another plan."""
+"""A factor so much below the one that a plan was made with calls for another plan."""
+SLOWDOWN: Final = 1.0 / 0.85
+"""And so much above; noise of 5 % in both is well below it."""
 
 
 class Ratio:
     """Observed over predicted, of the last observations."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: float = 1.0) -> None:
+        """`prior` is believed until enough is known: what the device showed at other work."""
+        self._prior = prior
         self._samples: deque[float] = deque(maxlen=WINDOW)
 
     def add(self, predicted_ms: float, observed_ms: float) -> bool:
@@ -43,9 +47,9 @@ class Ratio:
 
     @property
     def factor(self) -> float:
-        """What predictions are to be multiplied with, to three digits; 1 while too little is
-        known."""
-        return float(f"{statistics.median(self._samples):.3g}") if self.is_known else 1.0
+        """What predictions are to be multiplied with, to three digits; the prior while too little
+        is known."""
+        return float(f"{statistics.median(self._samples):.3g}") if self.is_known else self._prior
 
     @property
     def error_percent(self) -> float | None:
@@ -56,12 +60,20 @@ class Ratio:
 @dataclass(slots=True)
 class Calibration:
     """One node on one model. `planned` are the factors (decode, prefill) that plans were made
-    with, `departed_ms` since when the observed ones are far from them."""
+    with, `accepted` those of the last plan that could have moved the node, `departed_ms` since
+    when the observed ones are far from these."""
 
     decode: Ratio = field(default_factory=Ratio)
     prefill: Ratio = field(default_factory=Ratio)
     planned: tuple[float, float] = (1.0, 1.0)
+    accepted: tuple[float, float] = (1.0, 1.0)
     departed_ms: int | None = None
+
+    @classmethod
+    def after(cls, before: "Calibration") -> "Calibration":
+        """Of the same device at other work: as slow as it was, until it shows otherwise."""
+        decode, prefill = before.factors
+        return cls(Ratio(decode), Ratio(prefill), before.planned, before.accepted)
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -102,17 +114,25 @@ class Calibration:
 
     def is_departed(self, now_ms: int, *, patience_ms: int) -> bool:
         """Whether what is observed has been far from what plans believe for `patience_ms`."""
-        pairs = zip(self.factors, self.planned, strict=True)
-        if all(max(a / b, b / a) < DEPARTURE for a, b in pairs):
+        pairs = zip(self.factors, self.accepted, strict=True)
+        if all(now < SLOWDOWN * then and then < DEPARTURE * now for now, then in pairs):
             self.departed_ms = None
             return False
         if self.departed_ms is None:
             self.departed_ms = now_ms
         return now_ms - self.departed_ms >= patience_ms
 
-    def reprice(self) -> None:
-        """Plans believe what is observed from now on."""
-        self.planned, self.departed_ms = self.factors, None
+    @property
+    def is_slower(self) -> bool:
+        """Whether steps of decodes take longer than when a plan could last move the node."""
+        return self.decode.factor > self.accepted[0]
+
+    def reprice(self, *, may_move: bool = True) -> None:
+        """Plans believe what is observed from now on; a node that this one cannot move may still
+        call for another."""
+        self.planned = self.factors
+        if may_move:
+            self.accepted, self.departed_ms = self.planned, None
 
 
 def calibrated(cost: StageCost, factors: tuple[float, float]) -> StageCost:

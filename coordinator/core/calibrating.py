@@ -18,7 +18,9 @@ def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
     now, span = load.steps, node.held.span
     subject = (spec.model_id, span, node.profile)
     if node.calibrated_for != subject:
-        node.calibrated_for, node.calibration, node.priced = subject, Calibration(), None
+        is_same_device = node.calibrated_for is not None and node.calibrated_for[2] == node.profile
+        after = Calibration.after(node.calibration) if is_same_device else Calibration()
+        node.calibrated_for, node.calibration, node.priced = subject, after, None
         return False
     cost = stage_cost(node.profile, spec)
     if not node.calibration.observe(cost, span, spec, before=before, now=now):
@@ -46,12 +48,12 @@ def live_stage_ms(node: NodeRecord) -> float:
 
 
 def priced_for_plan(
-    node: NodeRecord, profile: NodeProfile, models: Iterable[ModelSpec]
+    node: NodeRecord, profile: NodeProfile, models: Iterable[ModelSpec], *, may_move: bool
 ) -> NodeProfile:
     """`profile` with what was observed, for all models: a device that is slow on one is slow on
-    others. Later departures count from here."""
+    others. Later departures count from here, where the plan may move the node."""
     calibration = node.calibration
-    calibration.reprice()
+    calibration.reprice(may_move=may_move)
     if calibration.planned == (1.0, 1.0):
         return profile
     for spec in models:

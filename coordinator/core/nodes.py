@@ -7,8 +7,9 @@ from coordinator.core import events as ev
 from coordinator.core.calibrating import observe
 from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.neighbours import probe
-from coordinator.core.planning import ask_plan, fail_load, replan_asked, send_assignment
+from coordinator.core.planning import ask_plan, fail_load, send_assignment
 from coordinator.core.settle import break_pipeline, lose_node
+from coordinator.core.slowdown import departed
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
 from plait.types import CachedSpan, HeldSpan, NodeId, Reason, merged
@@ -130,7 +131,7 @@ def reported(state: CoreState, event: ev.NodeReported) -> None:
     node = heard(state, event.node_id, event.incarnation)
     if node is not None:
         if observe(state, node, event.load):
-            replan_asked(state)
+            departed(state, node)
         node.load = event.load
         state.touched[node.node_id] = None
         state.must_dispatch = state.must_dispatch or was_silent

@@ -45,8 +45,9 @@ def plan_due(state: CoreState) -> None:
         state.timers.at(gather_until_ms, TimerKind.SOLVE)
         return
     planning.solve_at_ms = None
-    is_relaxed, planning.wants_relaxed = planning.wants_relaxed, False
-    _solve(state, is_relaxed=is_relaxed)
+    is_relaxed, is_repair = planning.wants_relaxed, planning.wants_repair
+    planning.wants_relaxed = planning.wants_repair = False
+    _solve(state, is_relaxed=is_relaxed or is_repair, is_repair=is_repair and not is_relaxed)
 
 
 def _gather_until_ms(state: CoreState) -> int | None:

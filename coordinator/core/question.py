@@ -28,7 +28,11 @@ def problem_of(
     )
     return AllocationProblem(
         models=tuple(state.models.values()),
-        nodes=tuple(p for n in members if (p := planning_profile(n, state.models)) is not None),
+        nodes=tuple(
+            p
+            for n in members
+            if (p := planning_profile(n, state.models, may_move=n not in fixed)) is not None
+        ),
         kv_tokens_min=state.limits.kv_tokens_min,
         wire_dtype=state.wire_dtype,
         rtt_ms=_among(state.links.measured(), known),
@@ -76,11 +80,13 @@ def _among(
     )
 
 
-def planning_profile(node: NodeRecord, models: Mapping[ModelId, ModelSpec]) -> NodeProfile | None:
+def planning_profile(
+    node: NodeRecord, models: Mapping[ModelId, ModelSpec], *, may_move: bool = True
+) -> NodeProfile | None:
     """The node's profile with the speed and the memory that it has shown to have."""
     if node.profile is None:
         return None
-    profile = priced_for_plan(node, node.profile, models.values())
+    profile = priced_for_plan(node, node.profile, models.values(), may_move=may_move)
     if node.memory_share >= 1.0:
         return profile
     return replace(profile, memory_bytes=int(profile.memory_bytes * node.memory_share))

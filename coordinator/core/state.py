@@ -273,6 +273,7 @@ class Planning:
     attachments: Mapping[NodeId, int] = field(default_factory=dict)
     is_relaxed: bool = False
     wants_relaxed: bool = False
+    wants_repair: bool = False
     moved_ms: int | None = None
     in_force: Allocation | None = None
     in_force_epoch: int = 0

@@ -11,7 +11,7 @@ from scheduler.allocation.bound import rate_bound
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.chooser import IlpChooser
 from scheduler.allocation.classes import EXACT_NODES_MAX
-from scheduler.allocation.donors import donor_draft, is_better_by, is_clearly_better
+from scheduler.allocation.donors import donor_draft, gain_draft, is_better_by, is_clearly_better
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
 from scheduler.allocation.moves import moved
 from scheduler.allocation.patterns import SolvePatterns
@@ -160,7 +160,8 @@ def _stable_draft(
     if kept is None or (donor is not None and is_clearly_better(donor, kept)):
         few = donor
     if problem.is_repair and few is not None:
-        return few
+        gained = gain_draft(problem, planners, held, few, choose) if few is kept else None
+        return few if gained is None else gained
     try:
         fresh = draft_plan(planners, fixed, choose)
     except UnavailableError:

@@ -10,7 +10,7 @@ from typing import Final
 
 from plait.errors import UnavailableError
 from plait.types import LayerSpan, NodeId, missing_spans
-from scheduler.allocation.chain import ChainPlanner
+from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan
 from scheduler.allocation.moves import CachedLayers, moved
 from scheduler.allocation.problem import AllocationProblem, Placement
@@ -19,6 +19,9 @@ from scheduler.allocation.stretch import stretch
 
 GAIN_MIN: Final = 1.1
 """A plan that moves nodes must be worth this much more than one that moves fewer."""
+WHOLE_GAIN_MIN: Final = 1.12
+"""A replica that is whole must carry so much more afterwards: with speeds known to 5 %, no such
+move can look undone."""
 NODES_MAX: Final = 16
 REPLICAS_MAX: Final = 8
 """Single nodes, and replicas, that are tried as donors."""
@@ -48,6 +51,40 @@ def donor_draft(
     best: Draft | None = None
     for _, draft in sorted(found, key=lambda item: item[0]):
         if best is None or is_clearly_better(draft, best):
+            best = draft
+    return best
+
+
+def gain_draft(
+    problem: AllocationProblem,
+    planners: tuple[ChainPlanner, ...],
+    held: Mapping[NodeId, Placement],
+    kept: Draft,
+    choose: ChainChooser,
+) -> Draft | None:
+    """The plan that gains most by opening one whole replica; None where none gains enough, by
+    what that replica carries: among many, one that has become slow is little of the total."""
+    best: Draft | None = None
+    if len(planners) > 1:
+        return None  # what one model gains says nothing of the others' shares
+    (planner,) = planners
+    spans = {n: p.span for n, p in held.items()}
+    fixed = frozenset(problem.fixed)
+    chains = sorted(stitch(planner, spans), key=lambda c: (c[1].tokens_per_s, c[0]))
+    for stages, rate in chains[:REPLICAS_MAX]:
+        released = frozenset(n for n, _ in stages) - fixed
+        if not released:
+            continue
+        try:
+            draft = draft_plan(
+                planners, {n: p for n, p in held.items() if n not in released}, choose
+            )
+        except UnavailableError:
+            continue
+        needed = (WHOLE_GAIN_MIN - 1.0) * Chain(stages, rate).score
+        if draft.worth()[:2] < kept.worth()[:2] or draft.score < kept.score + needed:
+            continue
+        if best is None or draft.score > best.score:
             best = draft
     return best
 

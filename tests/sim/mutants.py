@@ -51,8 +51,8 @@ MUTANTS = (
     Mutant(
         "do not requeue what broke",
         CORE + "settle.py",
-        "    state.queues[request.model_id].append(request.request_id)\n",
-        "",
+        "blamed)\n    state.queues[request.model_id].append(request.request_id)\n",
+        "blamed)\n",
     ),
     Mutant(
         "whose chain broke waits behind all others",
@@ -231,8 +231,8 @@ MUTANTS = (
     Mutant(
         "move nodes under running requests",
         CORE + "planning.py",
-        "planning.is_relaxed and _is_placed(node) and not node.pipelines",
-        "planning.is_relaxed and _is_placed(node)",
+        "planning.is_relaxed and is_placed(node) and not node.pipelines",
+        "planning.is_relaxed and is_placed(node)",
     ),
     Mutant(
         "assign to another attachment",
