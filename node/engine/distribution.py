@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from plait.types import SamplingParams
-
 
 _CPU_CELLS_MAX = 1 << 16
 """Cells that are worked on at once on a CPU: 512 KiB in float64 stay in its cache."""
@@ -29,7 +29,7 @@ def draw_tokens(
 def _draw_part(
     scores: Tensor, params: Sequence[SamplingParams], numbers: Sequence[float]
 ) -> list[int]:
-    weights = distributions(scores, params)
+    weights = weights_of(scores, params)
     cumulative = weights.cumsum(1)
     total = cumulative[:, -1:]
     wanted = torch.tensor(numbers, dtype=torch.float64, device=scores.device).unsqueeze(1) * total
@@ -44,23 +44,26 @@ def _draw_part(
 
 
 def distribution(scores: Tensor, params: SamplingParams) -> Tensor:
-    """`distributions` of one row: float64 (vocab,)."""
-    return distributions(scores.unsqueeze(0), [params])[0]
+    """What a token is drawn from: float64 (vocab,), whose sum is 1."""
+    weights = weights_of(scores.unsqueeze(0), [params])[0]
+    return weights.div(weights.sum())
 
 
-def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """What tokens are drawn from: float64 (rows, vocab), zero for tokens that are cut off.
+def weights_of(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Weights of tokens: float64 (rows, vocab), zero for those that are cut off. They are not
+    divided by their sum: how it is rounded depends on threads and on who shares the batch.
 
-    Each row comes out as it would alone. Holtzman et al. (2019) for top-p; min-p is relative to
-    the likeliest token (Nguyen et al.).
+    Each row comes out bit for bit as it would alone. Holtzman et al. (2019) for top-p; min-p is
+    relative to the likeliest token (Nguyen et al.).
     """
     temperatures = _column([each.temperature for each in params], scores)
     scaled = scores.double().div_(temperatures)
     for top_k in sorted({each.top_k for each in params if 0 < each.top_k < scores.shape[1]}):
         rows = [row for row, each in enumerate(params) if each.top_k == top_k]
-        values, ids = scaled[rows].topk(top_k)
-        kept = scaled.new_full((len(rows), scaled.shape[1]), -torch.inf)
-        scaled[rows] = kept.scatter_(1, ids, values)
+        if len(rows) == len(scaled):
+            _keep_top(scaled, top_k)
+        else:
+            scaled[rows] = _keep_top(scaled[rows], top_k)
     weights = torch.softmax(scaled, dim=-1)
     nuclear = [row for row, each in enumerate(params) if each.top_p < 1.0]
     if nuclear:
@@ -72,30 +75,62 @@ def distributions(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     if any(each.min_p > 0.0 for each in params):
         floor = _column([each.min_p for each in params], weights) * weights.amax(1, keepdim=True)
         weights.masked_fill_(weights < floor, 0.0)
-    return weights.div_(weights.sum(1, keepdim=True))
+    return weights
 
 
 def _keep_nuclei(weights: Tensor, top_p: Tensor) -> Tensor:
-    """Keep each row's fewest likeliest tokens whose weights reach `top_p` (rows, 1), always one;
-    in place.
+    """Keep each row's fewest likeliest tokens whose weights reach `top_p` (rows, 1), always one; of
+    equal ones those with the lowest ids. In place.
+
+    Only weights are sorted, not tokens: the last one kept says which tokens are.
+    """
+    values = _descending(weights, top_p)
+    before = values.cumsum(1) - values
+    num_kept = (before < top_p).sum(1, keepdim=True).clamp_(min=1)
+    least = values.gather(1, num_kept - 1)
+    num_least = num_kept - (values > least).sum(1, keepdim=True)
+    has_more = bool(((values == least).sum(1, keepdim=True) > num_least).any())
+    return _keep(weights, least, num_least, has_more=has_more, empty=0.0)
+
+
+def _keep_top(scaled: Tensor, top_k: int) -> Tensor:
+    """Keep each row's `top_k` largest, of equal ones those with the lowest ids; in place. `topk`
+    itself takes any of equal ones."""
+    values = scaled.topk(top_k).values
+    least = values[:, -1:]
+    num_least = top_k - (values > least).sum(1, keepdim=True)
+    has_more = bool(((scaled == least).sum(1, keepdim=True) > num_least).any())
+    return _keep(scaled, least, num_least, has_more=has_more, empty=-torch.inf)
+
+
+def _keep(
+    cells: Tensor, least: Tensor, num_least: Tensor, *, has_more: bool, empty: float
+) -> Tensor:
+    """Empty the cells below each row's `least`, and where a row `has_more` that are equal to it,
+    those behind its first `num_least`; in place."""
+    cells.masked_fill_(cells < least, empty)
+    if has_more:
+        is_least = cells == least
+        cells.masked_fill_(is_least & (is_least.cumsum(1) > num_least), empty)
+    return cells
+
+
+def _descending(weights: Tensor, top_p: Tensor) -> Tensor:
+    """(rows, most) each row's weights from the largest down, as far as its nucleus may reach, and
+    zeros.
 
     Tokens below (1 - top_p) / vocab weigh less than 1 - top_p together, so the nucleus lies among
-    those above; half of it leaves room for rounding. Only these are sorted.
+    those above; half of it leaves room for rounding. numpy sorts ten times as fast as torch on a
+    CPU.
     """
-    num_rows, vocab = weights.shape
-    row_of, id_of = (weights >= (1.0 - top_p) / (2 * vocab)).nonzero(as_tuple=True)
-    counts = torch.bincount(row_of, minlength=num_rows)
-    starts = counts.cumsum(0) - counts
-    place = torch.arange(len(row_of), device=weights.device) - starts[row_of]
-    shape = (num_rows, int(counts.max()))
-    values = weights.new_zeros(shape).index_put_((row_of, place), weights[row_of, id_of])
-    ids = id_of.new_zeros(shape).index_put_((row_of, place), id_of)
-    values, order = values.sort(dim=1, descending=True, stable=True)
-    before = values.cumsum(1) - values
-    kept = before < top_p
-    kept[:, 0] = True
-    ids = ids.gather(1, order)
-    return weights.zero_().scatter_add_(1, ids, values.masked_fill_(~kept, 0.0))
+    if weights.device.type != "cpu":
+        return weights.sort(dim=1, descending=True).values
+    rows: list[Tensor] = []
+    for row, floor in zip(weights, (1.0 - top_p) / (2 * weights.shape[1]), strict=True):
+        found = row[row >= floor].numpy()
+        found.sort()
+        rows.append(torch.from_numpy(found).flip(0))
+    return pad_sequence(rows, batch_first=True)
 
 
 def _column(values: list[float], like: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from coordinator.core.view import NetworkView
 from plait.cli.local_network import LocalNetwork
+from plait.sdk import GenerateOptions
 from plait.types import FinishReason
 from tests.kit.network import (
     client_of,
@@ -25,6 +27,13 @@ from tests.kit.wait import until_sync
 pytestmark = pytest.mark.slow
 PROMPT = list(range(40, 72))
 NUM_TOKENS = 400
+GREEDY: GenerateOptions = {"max_tokens": NUM_TOKENS, "temperature": 0.0, "ignore_eos": True}
+HELD: GenerateOptions = {
+    "max_tokens": NUM_TOKENS,
+    "seed": 3,
+    "logit_bias": {256: -100.0},  # the end
+    "response_format": {"type": "regex", "pattern": "([a-z]{2,5} )+"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +112,14 @@ def _leave_after_a_token(network: LocalNetwork) -> bool:
 def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
     spare_network: LocalNetwork,
 ) -> None:
-    with client_of(spare_network) as client:
-        undisturbed = client.generate(
-            PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True
-        )
+    """A greedy answer beside it, and one that a grammar holds and a seed draws: that one's last
+    stage dies."""
+    with client_of(spare_network) as client, ThreadPoolExecutor(1) as pool:
+        undisturbed = client.generate(PROMPT, **HELD)
+        plain = client.generate(PROMPT, **GREEDY)
         assert len(undisturbed.route) == 2, "no node may hold the whole model here"
-        stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+        beside = pool.submit(client.generate, PROMPT, **GREEDY)
+        stream = client.stream(PROMPT, **HELD)
         drawn: list[int] = []
         killed = ""
         for delta in stream:
@@ -117,7 +128,9 @@ def test_a_killed_node_is_replaced_and_no_token_is_lost_or_repeated(
                 killed = stream.route[-1].display_name
                 os.kill(spare_network.nodes[killed].pid, signal.SIGKILL)
         result = stream.result
+        assert beside.result(timeout=60).token_ids == plain.token_ids
     assert drawn == list(undisturbed.token_ids)
+    assert re.fullmatch("([a-z]{2,5} )+[a-z]{0,5}", result.text)
     assert result.num_attempts == 2
     assert result.finish_reason is FinishReason.LENGTH
     assert len(result.route) == 2

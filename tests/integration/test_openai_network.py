@@ -101,8 +101,8 @@ def test_refusals_come_from_the_real_network_too(
     client: OpenAI, smollm_network: LocalNetwork
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model=SMOLLM, messages=ASK, parallel_tool_calls=True)
-    assert caught.value.param == "parallel_tool_calls"
+        client.chat.completions.create(model=SMOLLM, messages=ASK, store=True)
+    assert caught.value.param == "store"
     with pytest.raises(openai.BadRequestError, match="leaves no room"):
         client.completions.create(model=SMOLLM, prompt="word " * 9000)
     kv_tokens = min(node.kv_tokens_max for node in smollm_network.view().nodes)
@@ -113,14 +113,14 @@ def test_refusals_come_from_the_real_network_too(
 
 
 @pytest.mark.parametrize("name", ["ask.py", "stream.py", "openai_client.py"])
-def test_the_examples_run(smollm_network: LocalNetwork, name: str) -> None:
-    done = _run(smollm_network, [str(EXAMPLES / name)])
+def test_the_examplesrun_example(smollm_network: LocalNetwork, name: str) -> None:
+    done = run_example(smollm_network, [str(EXAMPLES / name)])
     assert len(done.stdout.splitlines()[0]) > 10
 
 
 def test_ask_prints_the_chain(smollm_network: LocalNetwork) -> None:
     arguments = ["-m", "plait.cli.main", "ask", "Why is the sky blue?", "--max-tokens", "8", "-v"]
-    done = _run(smollm_network, arguments)
+    done = run_example(smollm_network, arguments)
     assert done.stdout.strip()
     for number in range(1, NUM_NODES + 1):
         assert f"node {number} [" in done.stderr
@@ -134,7 +134,8 @@ def test_the_status_of_the_sdk_is_the_networks(smollm_network: LocalNetwork) -> 
     assert status.models[0].is_ready
 
 
-def _run(network: LocalNetwork, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+def run_example(network: LocalNetwork, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run Python with the network's address and key; asserts that it succeeds."""
     profile = network.profile
     environment = {
         **os.environ,

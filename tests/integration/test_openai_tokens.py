@@ -32,12 +32,8 @@ def test_ids_and_template_are_transformers() -> None:
         stream = Utf8Stream()
         pieces = [stream.feed(ours.token_bytes(i)) for i in ids]
         assert "".join(pieces) + stream.flush() == theirs.decode(ids, skip_special_tokens=True)
-    turns = [
-        Turn("system", "Be brief."),
-        ("user", "Hi 🦊"),
-        ("assistant", "Hello."),
-        ("user", "Why?"),
-    ]
+    said = [("system", "Be brief."), ("user", "Hi 🦊"), ("assistant", "Hello."), ("user", "Why?")]
+    turns = [Turn(role, content) for role, content in said]
     assert ours.render_chat(turns) == theirs.apply_chat_template(
         [{"role": role, "content": content} for role, content in said],
         tokenize=False,

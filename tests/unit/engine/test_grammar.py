@@ -72,7 +72,9 @@ def generate(sampler: SequenceSampler, *, seed: int = 0, at: int = 0, num_max: i
     """Draw with random logits until the end; the same position has the same logits."""
     text = b""
     for position in range(at, num_max):
-        row = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed * 999 + position))
+        row = torch.randn(
+            VOCAB_SIZE, generator=torch.Generator().manual_seed(seed * 999 + position)
+        )
         drawn = sampler.draw(row, position)
         if drawn.token_id == EOS:
             return text

@@ -1,14 +1,15 @@
 """The sampler against naive twins, and against what it promises about seeds."""
 
 import math
+import random
 from collections import Counter
 
 import pytest
 import torch
 
-from node.engine.distribution import distribution
+from node.engine.distribution import distribution, weights_of
 from node.engine.philox import uniform
-from node.engine.sampler import SequenceSampler, draw_rows
+from node.engine.sampler import Drawn, SequenceSampler, draw_rows
 from plait.types import SamplingParams
 
 LOGITS = torch.randn(50, generator=torch.Generator().manual_seed(11)) * 2
@@ -91,7 +92,7 @@ def test_a_draw_depends_on_seed_and_position_only() -> None:
         SequenceSampler(SamplingParams(temperature=0.0)),
         SequenceSampler(SamplingParams(seed=9, top_k=3)),
     ]
-    assert draw_rows(rows, samplers, [3, 17, 99, 17])[1].token_id == alone
+    assert draw_rows(rows, samplers, [3, 17, 99, 17])[1] == Drawn(alone, None, ())
     seeds = {SequenceSampler(SamplingParams(seed=s)).draw(LOGITS, 17).token_id for s in range(40)}
     positions = {SequenceSampler(params).draw(LOGITS, p).token_id for p in range(40)}
     assert len(seeds) > 3 and len(positions) > 3
@@ -100,9 +101,9 @@ def test_a_draw_depends_on_seed_and_position_only() -> None:
 def test_greedy_takes_the_likeliest() -> None:
     greedy = SequenceSampler(SamplingParams(temperature=0.0))
     rows = torch.stack([LOGITS, LOGITS.flip(0)])
-    drawn = draw_rows(rows, [greedy, greedy], [0, 0])
-    assert [d.token_id for d in drawn] == rows.argmax(dim=-1).tolist()
-    assert drawn[0].logprob is None
+    best: list[int] = rows.argmax(dim=-1).tolist()
+    expected = [Drawn(token_id, None, ()) for token_id in best]
+    assert draw_rows(rows, [greedy, greedy], [0, 0]) == expected
 
 
 def naive_penalised(
@@ -163,3 +164,65 @@ def test_uniform_numbers_fill_the_unit_interval() -> None:
     assert float(numbers.min()) >= 0.0 and float(numbers.max()) < 1.0
     assert float(numbers.mean()) == pytest.approx(0.5, abs=0.03)
     assert float(numbers.std()) == pytest.approx(12**-0.5, abs=0.02)
+
+
+def naive_draw(logits: torch.Tensor, params: SamplingParams, number: float) -> int:
+    """One row by itself, with sorted tokens and a cumulative sum in the order of ids."""
+    scaled = logits.double() / params.temperature
+    if 0 < params.top_k < len(scaled):
+        values, ids = (part[: params.top_k] for part in scaled.sort(descending=True, stable=True))
+        scaled = torch.full_like(scaled, -torch.inf).scatter_(0, ids, values)
+    weights = torch.softmax(scaled, dim=-1)
+    if params.top_p < 1.0:
+        values, ids = weights.sort(descending=True, stable=True)
+        kept = values.cumsum(0) - values < params.top_p
+        kept[0] = True
+        weights = torch.zeros_like(weights).scatter_(0, ids[kept], values[kept])
+    weights = weights.masked_fill(weights < params.min_p * weights.max(), 0.0)
+    cumulative = weights.cumsum(0)
+    index = int(torch.searchsorted(cumulative, number * float(cumulative[-1]), right=True))
+    return index if index < len(weights) and weights[index] > 0 else int(weights.nonzero()[-1])
+
+
+def test_a_batch_draws_what_each_row_draws_alone_bit_for_bit() -> None:
+    rng = random.Random(8)
+    for vocab, num_rows in ((50, 9), (3000, 8), (70_000, 3)):
+        params = [
+            SamplingParams(
+                temperature=rng.choice([0.3, 1.0, 1.7]),
+                top_k=rng.choice([0, 0, 7, 40]),
+                top_p=rng.choice([1.0, 0.5, 0.9, 0.999]),
+                min_p=rng.choice([0.0, 0.0, 0.1]),
+                seed=rng.getrandbits(64),
+            )
+            for _ in range(num_rows)
+        ]
+        rows = torch.randn(num_rows, vocab, generator=torch.Generator().manual_seed(vocab)) * 3
+        rows[0] = rows[0].round()  # equal weights at the cuts
+        together = weights_of(rows, params)
+        for row, each in enumerate(params):
+            assert torch.equal(together[row : row + 1], weights_of(rows[row : row + 1], [each]))
+        for position in range(6):
+            samplers = [SequenceSampler(each) for each in params]
+            drawn = draw_rows(rows, samplers, [position] * num_rows)
+            for row, (each, got) in enumerate(zip(params, drawn, strict=True)):
+                assert isinstance(got, Drawn)
+                expected = SequenceSampler(each).draw(rows[row], position)
+                assert got == expected
+                number = uniform(each.seed, position)
+                assert got.token_id == naive_draw(rows[row], each, number)
+
+
+def test_a_bias_is_added_once_and_bans_or_forces() -> None:
+    best = int(LOGITS.argmax())
+    banned = SamplingParams(temperature=0.0, logit_bias=((best, -100.0),), top_logprobs=1)
+    drawn = SequenceSampler(banned).draw(LOGITS, 0)
+    assert drawn.token_id == int(LOGITS.topk(2).indices[1])
+    assert drawn.top_logprobs[0].token_id == best, "scores told are the model's own"
+    forced = SamplingParams(logit_bias=((3, 100.0),), seed=4)
+    assert {SequenceSampler(forced).draw(LOGITS, at).token_id for at in range(20)} == {3}
+    scores = LOGITS.clone()
+    both = SamplingParams(logit_bias=((5, 1.5),), presence_penalty=0.25)
+    SequenceSampler(both, generated_ids=[5]).change(scores)
+    assert float(scores[5] - LOGITS[5]) == pytest.approx(1.25)
+    assert torch.equal(scores[6:], LOGITS[6:])

@@ -134,7 +134,8 @@ def nested(depth: int) -> str:
         ('{"$ref": "#/$defs/nowhere"}', "", "does not exist"),
         ('{"$ref": "https://example.org/schema"}', "", "example.org"),
         (
-            '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["a"]}',
+            '{"type": "object", "required": ["a"], '
+            '"properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}}',
             ".properties.a",
             "",
         ),

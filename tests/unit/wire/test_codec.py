@@ -11,6 +11,8 @@ from plait.errors import FrameError
 from plait.types import (
     Activation,
     Architecture,
+    Constraint,
+    ConstraintKind,
     DType,
     FinishReason,
     HeldSpan,
@@ -144,6 +146,11 @@ def test_a_model_spec_survives(spec: ModelSpec) -> None:
         min_p=positive,
         seed=st.integers(0, 2**64 - 1),
         top_logprobs=st.none() | st.integers(0, 20),
+        logit_bias=st.dictionaries(
+            st.integers(0, 2**32 - 1), st.floats(-100, 100, width=32), max_size=5
+        ).map(lambda biases: tuple(sorted(biases.items()))),
+        constraint=st.none()
+        | st.builds(Constraint, st.sampled_from(ConstraintKind), st.text(max_size=20)),
     )
 )
 def test_sampling_survives(sampling: SamplingParams) -> None:
@@ -283,6 +290,15 @@ def test_nonsense_is_refused() -> None:
         codec.model_source_from_proto(common_pb2.ModelSource(kind="carrier pigeon"))
     with pytest.raises(FrameError):
         sampling_from_proto(common_pb2.SamplingParams(temperature=math.nan))
+    with pytest.raises(FrameError):
+        sampling_from_proto(common_pb2.SamplingParams(constraint=common_pb2.Constraint()))
+    with pytest.raises(FrameError):
+        long = common_pb2.Constraint(regex="a" * 65_537)
+        sampling_from_proto(common_pb2.SamplingParams(constraint=long))
+    twice = [common_pb2.LogitBias(token_id=1, bias=1.0)] * 2
+    for biases in (twice, [common_pb2.LogitBias(token_id=1, bias=math.nan)]):
+        with pytest.raises(FrameError):
+            sampling_from_proto(common_pb2.SamplingParams(logit_bias=biases))
     with pytest.raises(FrameError):
         codec.load_from_proto(control_pb2.Heartbeat(stage_ms=-1.0))
 
