@@ -199,5 +199,4 @@ def _gateway(around: Surroundings, inbox: EventInbox, views: ViewCache) -> Gatew
         sign=around.authority.tickets.sign,
         clock=around.clock,
         new_id=lambda: secrets.token_hex(12),
-        rng=random.SystemRandom(),
     )

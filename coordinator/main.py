@@ -37,7 +37,6 @@ from plait.log import get
 
 PUBLIC_CALLS_MAX: Final = 1_024
 INTERRUPTED: Final = 130
-STOPPING: Final = "the coordinator stops; come back when it is up again"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 log = get("coordinator")
 
@@ -153,7 +152,8 @@ async def coordinator(
         )
         await stack.enter_async_context(doors.public.serve(parts.add_to_public_port))
         await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
-        stack.callback(parts.control.close_all, reason="coordinator_stopping", message=STOPPING)
+        stack.callback(parts.control.close_all)
+        stack.callback(parts.gateway.stop)
         yield await _announcement(around, doors, login_path)
 
 

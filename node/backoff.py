@@ -4,7 +4,8 @@ import random
 from typing import Final
 
 FIRST_S: Final = 0.2
-MAX_S: Final = 10.0
+MAX_S: Final = 4.0
+"""A coordinator that is back has all its nodes again within 5 s."""
 
 
 class Backoff:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import assert_never, cast
 
-from coordinator.core import draining, neighbours, nodes, planning, requests
+from coordinator.core import draining, neighbours, nodes, planning, requests, resuming
 from coordinator.core import events as ev
 from coordinator.core.demand import Demand
 from coordinator.core.dispatch import dispatch
@@ -99,6 +99,8 @@ class Core:
                 planning.allocation_solved(state, event)
             case ev.RequestSubmitted():
                 requests.submitted(state, event)
+            case ev.RouteFound():
+                resuming.route_found(state, event)
             case ev.RequestCancelled():
                 requests.cancelled(state, event)
             case ev.RouteOpened():

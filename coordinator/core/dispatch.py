@@ -7,6 +7,7 @@ from coordinator.core.machines import NodeState, RequestTrigger
 from coordinator.core.neighbours import is_blocked
 from coordinator.core.outlook import outlook
 from coordinator.core.pipelines import open_pipeline
+from coordinator.core.resuming import is_held, look_for_found
 from coordinator.core.routing import find_route, make_candidate, make_query, refusals
 from coordinator.core.settle import end_request, is_routable
 from coordinator.core.state import CoreState, Decided, NodeRecord, RequestRecord
@@ -23,6 +24,7 @@ def dispatch(state: CoreState) -> None:
     state.must_dispatch = False
     for model_id, spec in state.models.items():
         if state.queues[model_id]:
+            look_for_found(state, model_id)
             _serve_queue(state, spec)
     # Ending a request that can never be served frees nothing that others wait for.
     state.must_dispatch = False
@@ -32,7 +34,7 @@ def _serve_queue(state: CoreState, spec: ModelSpec) -> None:
     """In turn; only a request that rests after a broken chain lets others by."""
     queue = state.queues[spec.model_id]
     looked_past = 0
-    order = order_queue(state, spec.model_id)
+    order = [r for r in order_queue(state, spec.model_id) if not is_held(state, r)]
     for request_id in order:
         request = state.requests[request_id]
         query = make_query(state, spec, request)

@@ -12,6 +12,7 @@ from plait.types import (
     NodeProfile,
     Reason,
     RequestId,
+    Route,
 )
 from scheduler.allocation.problem import Allocation
 from scheduler.allocation.shortage import Shortage
@@ -150,7 +151,8 @@ class AllocationSolved:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSubmitted:
     """The gateway accepted a request. `key_id` is whose it is, `slo` what it is for,
-    `prefix_blocks` chained hashes of the prompt's first blocks."""
+    `prefix_blocks` chained hashes of the prompt's first blocks. `resumes_epoch`: it was asked
+    before, of another process perhaps, and had reached that epoch and `num_generated` tokens."""
 
     request_id: RequestId
     model_id: ModelId
@@ -159,6 +161,20 @@ class RequestSubmitted:
     key_id: str
     slo: SloClass = SloClass.INTERACTIVE
     prefix_blocks: tuple[int, ...] = ()
+    resumes_epoch: int | None = None
+    num_generated: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteFound:
+    """Nodes hold a route of a request that came back, opened before this process began.
+    `is_running` False: it is over, or of no use."""
+
+    request_id: RequestId
+    epoch: int
+    route: Route
+    kv_tokens: int
+    is_running: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +248,7 @@ Event = (
     | HopBroke
     | AllocationSolved
     | RequestSubmitted
+    | RouteFound
     | RequestCancelled
     | RouteOpened
     | RouteBroke

@@ -4,6 +4,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.machines import PipelineTrigger, RequestState, RequestTrigger
 from coordinator.core.planning import replan_asked
+from coordinator.core.resuming import come_back, lose_found
 from coordinator.core.routing import remember_prefix
 from coordinator.core.settle import break_pipeline, end_request, wait_for_turn
 from coordinator.core.state import CoreState, RequestRecord
@@ -39,6 +40,8 @@ def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
         prefix_blocks=event.prefix_blocks[: state.limits.prefix_blocks_max],
     )
     state.requests[event.request_id] = request
+    if event.resumes_epoch is not None:
+        come_back(state, request, event.resumes_epoch, event.num_generated)
     arrive(state, request)
     note_demand(state, request)
     state.queues[event.model_id].append(event.request_id)
@@ -117,6 +120,8 @@ def _opened(state: CoreState, request: RequestRecord) -> None:
 
 def route_broke(state: CoreState, event: ev.RouteBroke) -> None:
     """The chain refused or failed."""
+    if lose_found(state, event.request_id, event.epoch):
+        return
     request = state.running(event.request_id, event.epoch)
     if request is None or request.pipeline_id is None:
         return

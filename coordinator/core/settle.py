@@ -57,7 +57,7 @@ def break_pipeline(
     request = state.requests[pipeline.request_id]
     is_preempted = reason.code == PREEMPTED and request.num_preempted < state.limits.preempted_max
     if is_preempted:
-        request.num_moves += 1
+        request.epochs_uncounted += 1
         request.num_preempted += 1
         state.counters.routes_moved += 1
     else:
@@ -85,7 +85,7 @@ def move_request_away(state: CoreState, request: RequestRecord) -> None:
     end_pipeline(state, pipeline, PipelineTrigger.ENDED, FinishReason.CANCELLED)
     state.move_request(request, RequestTrigger.BROKE)
     request.pipeline_id = None
-    request.num_moves += 1
+    request.epochs_uncounted += 1
     state.counters.routes_moved += 1
     state.queues[request.model_id].append(request.request_id)
     wait_for_turn(state, request)
@@ -105,7 +105,7 @@ def _avoid(
     """Keep the request off the blamed node, or off the whole chain where nobody is blamed; a
     little longer each time, so that a lonely chain is tried again and again."""
     limits = state.limits
-    span_ms = min(limits.avoid_max_ms, limits.avoid_ms * 2 ** (request.epoch - 1))
+    span_ms = min(limits.avoid_max_ms, limits.avoid_ms * 2 ** max(0, request.num_attempts - 1))
     until_ms = state.now_ms + span_ms
     culprits = [blamed] if blamed is not None else [s.node_id for s in pipeline.route]
     for node_id in culprits:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from coordinator.core.counters import Counters
 from coordinator.core.demand import Demand
 from coordinator.core.effects import Effect
+from coordinator.core.events import RouteFound
 from coordinator.core.lifetimes import Lifetimes
 from coordinator.core.machines import (
     NODE,
@@ -74,6 +76,7 @@ class Limits:
     prefill_limit_ms: int = 180_000
     wait_limit_ms: int = 30_000
     hopeless_wait_ms: int = 3_000
+    found_wait_ms: int = 6_000
     rejoin_wait_ms: int = 30_000
     losses_max: int = 256
     request_limit_ms: int = 900_000
@@ -188,7 +191,9 @@ class RequestRecord:
     charged_tokens: int = 0
     prefix_blocks: tuple[int, ...] = ()
     decisions: list["Decided"] = field(default_factory=list)
-    num_moves: int = 0
+    epochs_uncounted: int = 0
+    hold_until_ms: int = 0
+    found: RouteFound | None = None
     num_preempted: int = 0
 
     @property
@@ -198,8 +203,8 @@ class RequestRecord:
 
     @property
     def num_attempts(self) -> int:
-        """Chains that were given to it, those that it left with a node in order not counted."""
-        return self.epoch - self.num_moves
+        """Chains that were given to it here; those that it left in order do not count."""
+        return self.epoch - self.epochs_uncounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,24 +246,6 @@ class HopBlock:
 
     until_ms: int
     num_breaks: int
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start."""
-
-    requests_submitted: int = 0
-    requests_finished: int = 0
-    requests_failed: int = 0
-    requests_cancelled: int = 0
-    routes_opened: int = 0
-    routes_broken: int = 0
-    routes_moved: int = 0
-    tokens_generated: int = 0
-    events_ignored: int = 0
-    nodes_moved: int = 0
-    weight_bytes_moved: int = 0
-    weight_bytes_fetched: int = 0
 
 
 @dataclass(slots=True)

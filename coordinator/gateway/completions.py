@@ -14,11 +14,12 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.gateway import openai_shapes as shapes
-from coordinator.gateway.generate import Generator, Reader
+from coordinator.gateway.generate import Generator
 from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued
 from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openai_shapes import ChoiceState, Envelope
+from coordinator.gateway.reader import Reader
 from coordinator.gateway.schema import CompletionOrder
 from plait.clock import Clock
 from plait.errors import CancelledByClientError, PlaitError

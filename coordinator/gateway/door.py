@@ -11,9 +11,10 @@ from grpc import aio
 from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.door_codec import happening_to_proto, order_from_proto
-from coordinator.gateway.generate import Generator, Reader
+from coordinator.gateway.generate import Generator
 from coordinator.gateway.happenings import CallDelta, Delta, Finished
 from coordinator.gateway.limits import DoorLimits, Turnstile
+from coordinator.gateway.reader import Reader
 from coordinator.ports import ApiKey, ViewSource
 from plait.errors import (
     CancelledByClientError,

@@ -16,6 +16,7 @@ from coordinator.gateway.happenings import (
     Routed,
 )
 from coordinator.gateway.order import Conversation, Order, Prompt, PromptIds, RawPrompt
+from coordinator.gateway.reader import Resume
 from coordinator.gateway.response_format import read_name, read_schema
 from coordinator.gateway.tokens import Tokenizer
 from coordinator.gateway.tool_fields import checked_call, tool_use
@@ -56,6 +57,16 @@ def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
         request_id=request.request_id,
         ignore_eos=request.ignore_eos,
         slo=_slo(request.service_tier),
+        resume=_resume(request),
+    )
+
+
+def _resume(request: gateway_pb2.GenerateRequest) -> Resume | None:
+    if not request.HasField("resume"):
+        return None
+    resume = request.resume
+    return Resume(
+        epoch=resume.epoch, token_ids=tuple(resume.token_ids), num_deltas=resume.num_deltas
     )
 
 

@@ -1,6 +1,5 @@
 """The gateway as one piece: what `coordinator.main` builds and hands around."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +49,6 @@ class Gateway:
         sign: Callable[[bytes], bytes],
         clock: Clock,
         new_id: Callable[[], str],
-        rng: random.Random,
     ) -> None:
         self._limits = config.door
         catalogue = Catalogue(models)
@@ -71,7 +69,6 @@ class Gateway:
             tokenizers=self._tokenizers,
             clock=clock,
             new_id=new_id,
-            rng=rng,
             limits=config.generate,
             network_id=config.network_id,
         )
@@ -112,6 +109,12 @@ class Gateway:
     def add_to_public_port(self, server: aio.Server) -> None:
         """Serve the SDK's door."""
         self._door.add_to(server)
+
+    def stop(self) -> None:
+        """Say to all clients that this process ends. What nodes run for them goes on: who asks the
+        next process again gets the rest."""
+        self.relay.stop()
+        self.generator.stop()
 
     async def close(self) -> None:
         """End the encoding threads and the compiler's process."""

@@ -3,8 +3,7 @@
 import asyncio
 import dataclasses
 import hashlib
-import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +12,8 @@ from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.constraint_check import ConstraintCheck
 from coordinator.gateway.conversation import conversation_chars
 from coordinator.gateway.generation import Generation
-from coordinator.gateway.happenings import Happening
 from coordinator.gateway.holding import calls_of, constraint_of
 from coordinator.gateway.order import (
-    SEEDS,
     Conversation,
     Order,
     PromptIds,
@@ -24,11 +21,13 @@ from coordinator.gateway.order import (
     check_order,
 )
 from coordinator.gateway.prefixes import block_hashes
+from coordinator.gateway.reader import Reader, Resume
 from coordinator.gateway.relay import Relay
+from coordinator.gateway.resuming import check_resume, seed_of, told_ids
 from coordinator.gateway.tokens import Tokenizer, TokenizerRegistry
 from coordinator.ports import Inbox
 from plait.clock import Clock
-from plait.errors import DeadlineError, InvalidRequestError, OverloadedError
+from plait.errors import DeadlineError, InvalidRequestError, OverloadedError, UnavailableError
 from plait.prefixes import cache_salt
 from plait.types import Constraint, FinishReason, ModelSpec, RequestId
 
@@ -66,7 +65,6 @@ class Generator:
         tokenizers: TokenizerRegistry,
         clock: Clock,
         new_id: Callable[[], str],
-        rng: random.Random,
         limits: GenerateLimits | None = None,
         network_id: str = "",
         constraints: ConstraintCheck | None = None,
@@ -77,11 +75,11 @@ class Generator:
         self._tokenizers = tokenizers
         self._clock = clock
         self._new_id = new_id
-        self._rng = rng
         self._network_id = network_id
         self._constraints = constraints if constraints is not None else ConstraintCheck()
         self.limits: Final = limits if limits is not None else GenerateLimits()
         self._kept: dict[RequestId, _Kept] = {}
+        self._is_stopping = False
 
     @property
     def num_running(self) -> int:
@@ -99,7 +97,7 @@ class Generator:
         key_id: str,
         prompt_ids: Sequence[int] | None = None,
         waker: asyncio.Event | None = None,
-    ) -> "Reader":
+    ) -> Reader:
         """Validate, tokenise and submit; or attach to the same request that runs already.
 
         Args:
@@ -110,28 +108,30 @@ class Generator:
         """
         check_order(order)
         spec = self._catalogue.find(order.model_id)
+        if self._is_stopping:
+            raise _stopping()
         fingerprint = _fingerprint(order, key_id)
-        if order.request_id:
-            running = self._attach(RequestId(order.request_id), fingerprint, waker)
-            if running is not None:
-                return running
+        running = self._attach(order, fingerprint, waker)
+        if running is not None:
+            return running
         tokenizer = self._tokenizers.get(spec.model_id)
         constraint = await self._constraint(order, spec, tokenizer)
         if prompt_ids is None:
             prompt_ids = await self._encode(order, spec)
         max_new_tokens = self._max_new_tokens(order, spec, len(prompt_ids))
-        if order.request_id:  # the same id may have come while this one was being encoded
-            running = self._attach(RequestId(order.request_id), fingerprint, waker)
-            if running is not None:
-                return running
+        running = self._attach(order, fingerprint, waker)  # it may have come meanwhile
+        if running is not None:
+            return running
+        known_ids = self._known_ids(order)
+        check_resume(known_ids, spec.vocab_size, max_new_tokens)
         self._sweep()
         if self.num_running >= self.limits.generations_max:
             raise OverloadedError(
                 f"{self.num_running} generations run here already; try again in a second",
                 reason="queue_full",
             )
-        seed = self._rng.randrange(SEEDS) if order.seed is None else order.seed
         request_id = RequestId(order.request_id or self._new_id())
+        seed = seed_of(request_id, self._network_id.encode()) if order.seed is None else order.seed
         generation = Generation(
             request_id=request_id,
             model_id=spec.model_id,
@@ -145,12 +145,24 @@ class Generator:
             tokenizer=tokenizer,
             clock=self._clock,
             slo=order.slo,
+            fingerprint=fingerprint,
             **calls_of(order, tokenizer.tool_format, request_id),
         )
-        self._submit(generation)
+        self._submit(generation, order.resume, known_ids)
         kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
-        self._kept[generation.request_id] = kept
-        return Reader(self, kept, waker)
+        self._kept[request_id] = kept
+        return self._read(kept, waker, order.resume)
+
+    @property
+    def silence_s(self) -> float:
+        return self.limits.silence_s
+
+    def stop(self) -> None:
+        """Tell every client that this process ends, and leave what nodes run alone: a client that
+        comes back to the next one goes on where it was."""
+        self._is_stopping = True
+        for kept in self._kept.values():
+            kept.generation.on_ended(FinishReason.ERROR, _stopping())
 
     def cancel(self, request_id: RequestId, error: DeadlineError | None = None) -> None:
         """End a generation on every stage; a finished one stays as it is."""
@@ -164,17 +176,40 @@ class Generator:
         num_generated = len(kept.generation.generated_ids)
         self._relay.post(ev.RequestCancelled(request_id=request_id, num_generated=num_generated))
 
-    def release(self, kept: _Kept) -> None:
+    def left(self, generation: Generation) -> None:
         """A reader has left; without one, a generation is cancelled, a finished one forgotten."""
+        kept = self._kept.get(generation.request_id)
+        if kept is None or kept.generation is not generation:
+            return
         kept.num_readers -= 1
         if kept.num_readers > 0:
             return
-        request_id = kept.generation.request_id
-        self.cancel(request_id)
+        self.cancel(generation.request_id)
         if not kept.is_named:
-            self._kept.pop(request_id, None)
+            self._kept.pop(generation.request_id, None)
 
-    def _submit(self, generation: Generation) -> None:
+    def _read(self, kept: _Kept, waker: asyncio.Event | None, resume: Resume | None) -> Reader:
+        kept.num_readers += 1
+        return Reader(self, kept.generation, waker, resume)
+
+    def _known_ids(self, order: Order) -> tuple[int, ...]:
+        """The tokens that a client has which comes back. Its own old generation ended when it
+        left, and makes room."""
+        if order.resume is None:
+            return ()
+        old = self._kept.pop(RequestId(order.request_id), None)
+        if order.resume.token_ids or old is None:
+            return order.resume.token_ids
+        return told_ids(old.generation.history, order.resume.num_deltas)
+
+    def _submit(
+        self, generation: Generation, resume: Resume | None, known_ids: Sequence[int]
+    ) -> None:
+        if known_ids:
+            generation.on_accepted()
+            generation.go_on_behind(known_ids)
+        if generation.finished is not None:
+            return
         self._relay.add(generation)
         try:
             self._inbox.post(
@@ -188,18 +223,24 @@ class Generator:
                     prefix_blocks=block_hashes(
                         generation.prompt_ids, cache_salt(self._network_id, generation.key_id)
                     ),
+                    resumes_epoch=None if resume is None else resume.epoch,
+                    num_generated=len(known_ids),
                 )
             )
         except OverloadedError:
             self._relay.remove(generation.request_id)
             raise
-        generation.on_accepted()
+        if not known_ids:
+            generation.on_accepted()
+        self._relay.submitted(generation)
 
     def _attach(
-        self, request_id: RequestId, fingerprint: bytes, waker: asyncio.Event | None
-    ) -> "Reader | None":
+        self, order: Order, fingerprint: bytes, waker: asyncio.Event | None
+    ) -> Reader | None:
+        """A reader of the same request that runs or ran here already."""
         self._sweep()
-        kept = self._kept.get(request_id)
+        request_id = RequestId(order.request_id)
+        kept = self._kept.get(request_id) if request_id else None
         if kept is None:
             return None
         if kept.fingerprint != fingerprint:
@@ -208,7 +249,11 @@ class Generator:
                 param="request_id",
                 reason="request_id_in_use",
             )
-        return Reader(self, kept, waker)
+        ended = kept.generation.finished
+        is_cancelled = ended is not None and ended.reason is FinishReason.CANCELLED
+        if order.resume is not None and is_cancelled:
+            return None  # it ended because its client was gone, which is back
+        return self._read(kept, waker, order.resume)
 
     def _sweep(self) -> None:
         """Forget named generations that ended longer than `retain_ms` ago, and the oldest ones
@@ -297,68 +342,12 @@ class Generator:
         return order.max_tokens
 
 
-class Reader:
-    """One client's view of a generation. Iterate it to the end or close it; closing the last
-    reader of a running generation cancels it."""
-
-    def __init__(
-        self, generator: Generator, kept: _Kept, waker: asyncio.Event | None = None
-    ) -> None:
-        self._generator = generator
-        self._kept = kept
-        self._waker = waker if waker is not None else asyncio.Event()
-        self._at = 0
-        self._is_closed = False
-        kept.num_readers += 1
-        kept.generation.watch(self._waker)
-
-    @property
-    def generation(self) -> Generation:
-        return self._kept.generation
-
-    async def __aenter__(self) -> "Reader":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leave. Idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.generation.unwatch(self._waker)
-        self._generator.release(self._kept)
-
-    def __aiter__(self) -> AsyncIterator[Happening]:
-        return self
-
-    def poll(self) -> Happening | None:
-        """The next happening, or None where there is nothing new."""
-        history = self.generation.history
-        if self._at >= len(history):
-            return None
-        self._at += 1
-        return history[self._at - 1]
-
-    def give_up(self) -> None:
-        """End a generation that has said nothing for too long."""
-        error = DeadlineError("the network said nothing for too long; try again", reason="silence")
-        self._generator.cancel(self.generation.request_id, error)
-
-    async def __anext__(self) -> Happening:
-        """The next happening; `Finished` is always the last one."""
-        while (happening := self.poll()) is None:
-            if self.generation.finished is not None or self._is_closed:
-                raise StopAsyncIteration
-            self._waker.clear()
-            try:
-                async with asyncio.timeout(self._generator.limits.silence_s):
-                    await self._waker.wait()
-            except TimeoutError:
-                self.give_up()
-        return happening
+def _stopping() -> UnavailableError:
+    return UnavailableError(
+        "the coordinator stops; ask again in a moment", reason="coordinator_stopping"
+    )
 
 
 def _fingerprint(order: Order, key_id: str) -> bytes:
+    order = dataclasses.replace(order, resume=None)
     return hashlib.sha256(repr((key_id, order)).encode("utf-8", "surrogatepass")).digest()

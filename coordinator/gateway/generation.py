@@ -51,6 +51,7 @@ class Generation:
         slo: SloClass = SloClass.INTERACTIVE,
         calls: CallScanner | None = None,
         shown: Mapping[int, bytes] | None = None,
+        fingerprint: bytes = b"",
     ) -> None:
         """`calls` finds function calls in the text; `shown` are the bytes of special tokens that it
         has to see."""
@@ -58,6 +59,7 @@ class Generation:
         self.model_id: Final = model_id
         self.key_id: Final = key_id
         self.slo: Final = slo
+        self.fingerprint: Final = fingerprint
         self.prompt_ids: Final = tuple(prompt_ids)
         self.max_new_tokens: Final = max_new_tokens
         self.sampling: Final = sampling
@@ -97,6 +99,15 @@ class Generation:
                 slo=self.slo,
             )
         )
+
+    def go_on_behind(self, token_ids: Sequence[int]) -> None:
+        """Take the tokens that the client has already: what follows is as if nothing had been.
+
+        A generation that they end is finished afterwards, and was never submitted.
+        """
+        for token_id in token_ids:
+            is_stop = token_id in self.stop_token_ids
+            self.on_token(GeneratedToken(token_id=token_id, is_stop=is_stop), None)
 
     def on_queued(self, position: int, reason: Reason, wait_ms: int | None = None) -> None:
         """The request waits."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.gateway.conversation import ROLES, ToolUse, Turn
+from coordinator.gateway.reader import Resume
 from plait.errors import InvalidRequestError
 from plait.types import LOGIT_BIAS_MAX, SamplingParams
 from scheduler.selection.fairness import SloClass
@@ -57,7 +58,8 @@ Prompt = RawPrompt | Conversation | PromptIds
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """One generation. `model_id` empty: the network's only model. `seed` None: the gateway draws
-    one. `max_tokens` None: the gateway's default. `request_id` empty: the gateway draws one."""
+    one. `max_tokens` None: the gateway's default. `request_id` empty: the gateway draws one.
+    `resume`: the client asked this before, and lost its stream."""
 
     prompt: Prompt
     model_id: str = ""
@@ -68,6 +70,7 @@ class Order:
     request_id: str = ""
     ignore_eos: bool = False
     slo: SloClass = SloClass.INTERACTIVE
+    resume: Resume | None = None
 
 
 def check_order(order: Order) -> None:

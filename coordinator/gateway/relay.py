@@ -1,22 +1,24 @@
 """Between the core, the nodes and the generations: routes go out, tokens come in.
 
-Only the last stage of a request's current epoch may send tokens, and only in order. Everything
-else that arrives is late, duplicate or foreign: dropped and counted.
+Only the last stage of a request's current epoch may send tokens, in order. All else that arrives is
+late, duplicate or foreign: dropped and counted.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
+from coordinator.gateway.attempts import OpenedRoute
+from coordinator.gateway.found import FoundRoutes
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.posting import Poster
 from coordinator.gateway.refusals import error_for
+from coordinator.gateway.returning import Returning
+from coordinator.gateway.sampled import read_token
 from coordinator.gateway.starting import RouteStarter
 from coordinator.ports import Inbox
 from plait.clock import Clock
@@ -27,37 +29,14 @@ from plait.types import (
     NodeId,
     Reason,
     RequestId,
-    Route,
-    TokenLogprob,
 )
 from plait.wire import codec
 from plait.wire.v1 import data_pb2
 
-TOP_LOGPROBS_MAX: Final = 20
 GRAMMAR_FAULT: Final = "grammar_failed"
 """A last stage's word for a constraint that cannot be followed."""
 
-ENDED_MAX: Final = 256
-"""Ended generations whose length is remembered; views show fewer."""
-
-
-@dataclass(slots=True)
-class OpenedRoute:
-    """The current attempt of a request."""
-
-    epoch: int
-    route: Route
-    is_open: bool = False
-    has_token: bool = False
-    is_over: bool = False
-
-    @property
-    def first_node(self) -> NodeId:
-        return self.route[0].node_id
-
-    @property
-    def last_node(self) -> NodeId:
-        return self.route[-1].node_id
+ENDED_MAX: Final = 256  # ended generations whose length is remembered; views show fewer
 
 
 class Relay:
@@ -83,10 +62,13 @@ class Relay:
             wire_dtype=wire_dtype,
             ticket_life_ms=ticket_life_ms,
         )
+        self._is_stopping = False
         self._links: dict[NodeId, NodeLink] = {}
         self._generations: dict[RequestId, Generation] = {}
         self._routes: dict[RequestId, OpenedRoute] = {}
         self._ended: dict[str, int] = {}
+        self._found = FoundRoutes(sign=sign, network_id=network_id, clock=clock)
+        self._returning = Returning(self, self._found, sign)
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
@@ -100,6 +82,14 @@ class Relay:
         """Forget a generation that the core never heard of."""
         self._generations.pop(request_id, None)
         self._routes.pop(request_id, None)
+
+    def submitted(self, generation: Generation) -> None:
+        """The core has been told of it: go on with the route that nodes may still run for it."""
+        self._returning.submitted(generation)
+
+    def stop(self) -> None:
+        """From now on nothing is ordered or told: what nodes run goes on until we are back."""
+        self._is_stopping = True
 
     @property
     def num_generations(self) -> int:
@@ -115,10 +105,49 @@ class Relay:
         """Whether the node's stream to the gateway is up."""
         return node_id in self._links
 
+    # For routes that are found again.
+
+    def generation(self, request_id: RequestId) -> Generation | None:
+        """What is generated for a request, while it runs."""
+        return self._generations.get(request_id)
+
+    def attempt(self, request_id: RequestId) -> OpenedRoute | None:
+        """The request's latest chain."""
+        return self._routes.get(request_id)
+
+    def has_ended(self, request_id: RequestId) -> bool:
+        """Whether a request ended here lately, and is not asked again."""
+        generation = self._generations.get(request_id)
+        return request_id in self._ended if generation is None else bool(generation.finished)
+
+    def go_on(self, request_id: RequestId, attempt: OpenedRoute) -> None:
+        """Take tokens of this chain from now on."""
+        self._routes[request_id] = attempt
+
+    def drop(self, cause: str) -> None:
+        """Count a message that was not used."""
+        self.dropped[cause] += 1
+
+    def close_stage(
+        self,
+        node_id: NodeId,
+        request_id: RequestId,
+        epoch: int,
+        reason: FinishReason = FinishReason.CANCELLED,
+    ) -> None:
+        """Have a stage let go of a request, if it can be told."""
+        link = self._links.get(node_id)
+        if link is not None:
+            word = codec.finish_reason_to_proto(reason)
+            close = data_pb2.Close(request_id=request_id, epoch=epoch, reason=word)
+            link.send(data_pb2.GatewayToNode(close=close))
+
     # For the core.
 
     def perform_request(self, effect: fx.RequestEffect) -> None:
         """Perform one effect; neither awaits nor raises."""
+        if self._is_stopping:
+            return
         match effect:
             case fx.OpenRoute():
                 self._open(effect)
@@ -143,11 +172,13 @@ class Relay:
         self._routes[request_id] = attempt
         for node_id in (attempt.last_node, attempt.first_node):
             if node_id not in self._links:
-                self._break(request_id, attempt, node_id, "gateway_link_down", "has no link here")
+                self.break_route(
+                    request_id, attempt, node_id, "gateway_link_down", "has no link here"
+                )
                 return
         start = self._starter.start(effect, generation)
         if not self._links[attempt.first_node].send(data_pb2.GatewayToNode(start=start)):
-            self._break(
+            self.break_route(
                 request_id, attempt, attempt.first_node, "gateway_link_down", "does not read"
             )
 
@@ -155,15 +186,8 @@ class Relay:
         attempt = self._routes.get(effect.request_id)
         if attempt is not None and attempt.epoch <= effect.epoch:
             attempt.is_over = True
-        close = data_pb2.Close(
-            request_id=effect.request_id,
-            epoch=effect.epoch,
-            reason=codec.finish_reason_to_proto(effect.finish_reason),
-        )
         for node_id in dict.fromkeys(stage.node_id for stage in effect.route):
-            link = self._links.get(node_id)
-            if link is not None:
-                link.send(data_pb2.GatewayToNode(close=close))
+            self.close_stage(node_id, effect.request_id, effect.epoch, effect.finish_reason)
 
     def _end(self, effect: fx.EndRequest) -> None:
         self._routes.pop(effect.request_id, None)
@@ -204,7 +228,7 @@ class Relay:
         )
         for request_id, attempt in list(self._routes.items()):
             if link.node_id in (attempt.first_node, attempt.last_node):
-                self._break(
+                self.break_route(
                     request_id, attempt, link.node_id, "gateway_link_down", "lost its link here"
                 )
 
@@ -214,7 +238,10 @@ class Relay:
         if body == "opened":
             self._on_opened(node_id, message.opened)
         elif body == "token":
-            self._on_token(node_id, message.token)
+            if not (len(self._found) and self._found.heard(node_id, message.token)):
+                self.take_token(node_id, message.token)
+        elif body == "kept":
+            self._returning.heard_of(node_id, message.kept)
         elif body == "broken":
             self._on_broken(node_id, message.broken)
         elif body == "attach":
@@ -234,7 +261,7 @@ class Relay:
         self._generations[request_id].on_routed(attempt.epoch, attempt.route)
         self.post(ev.RouteOpened(request_id=request_id, epoch=attempt.epoch))
 
-    def _on_token(self, node_id: NodeId, message: data_pb2.SampledToken) -> None:
+    def take_token(self, node_id: NodeId, message: data_pb2.SampledToken) -> None:
         attempt = self._current(node_id, message.request_id, message.epoch)
         if attempt is None:
             return
@@ -253,14 +280,14 @@ class Relay:
         if message.position > expected:
             self.dropped["token_gap"] += 1
             what = f"sent position {message.position} where {expected} is next"
-            self._break(request_id, attempt, node_id, "token_gap", what)
+            self.break_route(request_id, attempt, node_id, "token_gap", what)
             return
         try:
-            token = self._read_token(message, generation)
+            token = read_token(message, generation)
             finish_reason = codec.finish_reason_from_proto(message.finish_reason)
         except FrameError as error:
             self.dropped["bad_token"] += 1
-            self._break(request_id, attempt, node_id, "frame_invalid", f"sent {error.message}")
+            self.break_route(request_id, attempt, node_id, "frame_invalid", f"sent {error.message}")
             return
         if finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
             finish_reason = None  # the others come as `broken`, or from us
@@ -289,30 +316,11 @@ class Relay:
                 )
             )
 
-    def _read_token(self, message: data_pb2.SampledToken, generation: Generation) -> GeneratedToken:
-        vocab_size = generation.vocab_size
-        top = tuple(
-            TokenLogprob(entry.token_id, entry.logprob)
-            for entry in message.top_logprobs[:TOP_LOGPROBS_MAX]
-        )
-        logprob = message.logprob if message.HasField("logprob") else None
-        values = [entry.logprob for entry in top] + ([] if logprob is None else [logprob])
-        if any(math.isnan(value) for value in values):
-            raise FrameError("a log probability that is not a number")
-        for token_id in (message.token_id, *(entry.token_id for entry in top)):
-            if token_id >= vocab_size:
-                raise FrameError(f"token {token_id} of a vocabulary of {vocab_size}")
-        return GeneratedToken(
-            token_id=message.token_id,
-            logprob=logprob,
-            top_logprobs=top,
-            is_stop=message.token_id in generation.stop_token_ids,
-        )
-
     def _on_broken(self, node_id: NodeId, message: data_pb2.Broken) -> None:
         request_id = RequestId(message.request_id)
         attempt = self._routes.get(request_id)
         if attempt is None or attempt.is_over or attempt.epoch != message.epoch:
+            self._found.broke(request_id, message.epoch)
             self.dropped["late"] += 1
             return
         members = {stage.node_id for stage in attempt.route}
@@ -364,11 +372,10 @@ class Relay:
             return None
         return attempt
 
-    # Helpers.
-
-    def _break(
+    def break_route(
         self, request_id: RequestId, attempt: OpenedRoute, node_id: NodeId, code: str, what: str
     ) -> None:
+        """The chain cannot go on, for what `node_id` did."""
         if attempt.is_over:
             return
         attempt.is_over = True
@@ -388,4 +395,6 @@ class Relay:
 
     def post(self, event: ev.Event) -> None:
         """Hand an event to the core; neither blocks nor raises."""
+        if self._is_stopping:
+            return
         self._poster.post(event)

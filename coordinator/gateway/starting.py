@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 
 from coordinator.core import effects as fx
+from coordinator.gateway.found import client_tag
 from coordinator.gateway.generation import Generation
 from plait.clock import Clock
 from plait.prefixes import cache_salt
@@ -84,4 +85,5 @@ class RouteStarter:
             wire_dtype=self._wire_dtype,
             cache_salt=cache_salt(self._network_id, generation.key_id),
             admission=generation.admission,
+            client_tag=client_tag(self._sign, generation.fingerprint),
         )

@@ -129,10 +129,11 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         elif not session.send(command):
             log.warning("node_reads_too_slowly", node_id=effect.node_id)
 
-    def close_all(self, *, reason: str, message: str) -> None:
-        """End every stream; nodes may come back."""
+    def close_all(self) -> None:
+        """End every stream, without a word: an eviction would end what runs on the nodes. They go
+        on and come back."""
         for session in self._sessions.all():
-            session.end(_evict(reason, message, may_rejoin=True))
+            session.end(None)
 
     # --- calls --------------------------------------------------------------------------------
 

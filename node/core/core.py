@@ -3,10 +3,10 @@
 from typing import assert_never
 
 from node.core import events as ev
-from node.core.effects import Effect, ReportHopBroken
+from node.core.effects import Effect, ReportHopBroken, SendToGateway
 from node.core.lifecycle import Lifecycle
 from node.core.machines import NodeState
-from node.core.messages import StatusCode
+from node.core.messages import KeptRoute, StatusCode
 from node.core.sessions import Sessions
 from node.core.state import SWEEP_MS, Counters, Limits, NodeData
 from plait.types import HeldSpan, NodeId, Reason
@@ -43,7 +43,7 @@ class NodeCore:
     def next_deadline_ms(self) -> int | None:
         """When `handle(Ticked())` is due at the latest; None while nothing can fall due."""
         node = self._node
-        is_busy = node.sessions or node.state is NodeState.DRAINING
+        is_busy = node.sessions or len(node.kept) or node.state is NodeState.DRAINING
         return node.swept_ms + SWEEP_MS if is_busy else None
 
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:
@@ -107,6 +107,7 @@ class NodeCore:
                     out.append(ReportHopBroken(event.neighbour_id, event.reason))
             case ev.GatewayLinkUp():
                 node.gateway_down_ms = None
+                self._tell_gateway(out)
             case ev.GatewayLinkDown():
                 if node.gateway_down_ms is None:
                     node.gateway_down_ms = now_ms
@@ -139,6 +140,19 @@ class NodeCore:
             case _:
                 assert_never(event)
 
+    def _tell_gateway(self, out: list[Effect]) -> None:
+        """It may have restarted, or have given routes up that it could not say so to."""
+        node = self._node
+        out.extend(SendToGateway(kept) for kept in node.kept.messages())
+        for session in node.sessions.values():
+            if not session.is_last:
+                kept = KeptRoute(
+                    request_id=session.request_id,
+                    ticket=session.open.ticket,
+                    position=session.next_position,
+                )
+                out.append(SendToGateway(kept))
+
     def _sweep(self, now_ms: int, out: list[Effect]) -> None:
         """Ends what has outlived its time."""
         node = self._node
@@ -158,4 +172,5 @@ class NodeCore:
             else:
                 continue
             self._sessions.break_session(session, code, Reason(code=word, message=text), out)
+        node.kept.sweep(now_ms)
         self._lifecycle.sweep(now_ms, out)

@@ -200,8 +200,20 @@ class PrefixShort:
     blocks: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRoute:
+    """What this stage still holds of a request: the `tokens` from `position` on where it is the
+    last one; else none. `ticket` is (payload, signature)."""
+
+    request_id: RequestId
+    ticket: tuple[bytes, bytes]
+    position: int
+    tokens: tuple[Token, ...] = ()
+    is_running: bool = True
+
+
 LinkMessage = StageOpen | Activations | Token | Broken | Close | PrefixShort
 """What a hop carries."""
 
-GatewayMessage = Opened | Token | Broken
+GatewayMessage = Opened | Token | Broken | KeptRoute
 """What goes up to the gateway."""

@@ -107,6 +107,7 @@ class Sessions:
         if session.next_id is not None:
             out.append(Send(session.next_id, session.open))
         else:
+            self._node.kept.opened(session.open)
             out.append(SendToGateway(Opened(request_id=request_id, epoch=epoch)))
         if session.is_first:
             rows.prefill(self._node, session, out)
@@ -222,6 +223,7 @@ class Sessions:
             logprob=outcome.logprob,
             top_logprobs=outcome.top_logprobs,
         )
+        self._node.kept.drew(token)
         out.append(SendToGateway(token))
         if session.is_first:
             if finish is None:
@@ -270,10 +272,12 @@ class Sessions:
         out: list[Effect],
     ) -> None:
         """Free a request here and further down the chain. Idempotent."""
+        if sender is None:
+            self._node.kept.forget(request_id, epoch)
         session = self._node.sessions.get(request_id)
         if session is None or session.epoch > epoch:
             if sender is None:
-                self._remember_end(request_id, epoch)
+                self._node.remember_end(request_id, epoch)
             return
         if sender not in (None, session.previous_id):
             self._counters.frames_foreign += 1
@@ -390,11 +394,6 @@ class Sessions:
 
     def _forget(self, session: Session, out: list[Effect], *, epoch: int | None = None) -> None:
         del self._node.sessions[session.request_id]
-        self._remember_end(session.request_id, max(session.epoch, epoch or 0))
+        self._node.kept.ended(session.request_id, session.epoch)
+        self._node.remember_end(session.request_id, max(session.epoch, epoch or 0))
         out.append(ReleaseKv(session.request_id, session.epoch))
-
-    def _remember_end(self, request_id: RequestId, epoch: int) -> None:
-        ended = self._node.ended
-        ended[request_id] = max(epoch, ended.pop(request_id, 0))
-        if len(ended) > self._node.limits.epochs_remembered_max:
-            del ended[next(iter(ended))]

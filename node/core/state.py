@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from node.core.events import ModelOffered, SpanAssigned
+from node.core.kept import KeptRoutes
 from node.core.machines import NodeState, SessionState
 from node.core.messages import StageOpen
 from plait.prefixes import BlockNamer
@@ -22,7 +23,7 @@ class Limits:
     sessions_max: int = 1024
     epochs_remembered_max: int = 8_192
     session_idle_ms: int = 120_000
-    gateway_grace_ms: int = 10_000
+    gateway_grace_ms: int = 75_000
     drain_ms: int = 10_000
     frame_bytes_max: int = 4 * 1024 * 1024
     frame_overhead_bytes: int = 1_024
@@ -145,6 +146,7 @@ class NodeData:
     frame_bytes_max: int = 0
     sessions: dict[RequestId, Session] = field(default_factory=dict)
     ended: dict[RequestId, int] = field(default_factory=dict)
+    kept: KeptRoutes = field(default_factory=KeptRoutes)
     counters: Counters = field(default_factory=Counters)
     swept_ms: int = 0
 
@@ -152,3 +154,9 @@ class NodeData:
         """Shape of the model that is held."""
         offer = self.models.get(self.held.model_id) if self.held is not None else None
         return offer.spec if offer is not None else None
+
+    def remember_end(self, request_id: RequestId, epoch: int) -> None:
+        """From now on this epoch and older ones of the request are late. The oldest ends go."""
+        self.ended[request_id] = max(epoch, self.ended.pop(request_id, 0))
+        if len(self.ended) > self.limits.epochs_remembered_max:
+            del self.ended[next(iter(self.ended))]

@@ -7,6 +7,7 @@ from node.core.messages import (
     Broken,
     Close,
     GatewayMessage,
+    KeptRoute,
     LinkMessage,
     Opened,
     PrefixShort,
@@ -63,13 +64,14 @@ def gateway_frame(message: GatewayMessage) -> bytes:
     frame = data_pb2.NodeToGateway()
     match message:
         case Token():
-            _fill_token(frame.token, message)
-            if message.logprob is not None:
-                frame.token.logprob = message.logprob
-                frame.token.top_logprobs.extend(
-                    common_pb2.TokenLogprob(token_id=top.token_id, logprob=top.logprob)
-                    for top in message.top_logprobs
-                )
+            _fill_scored_token(frame.token, message)
+        case KeptRoute():
+            kept = frame.kept
+            kept.ticket.payload, kept.ticket.signature = message.ticket
+            kept.position = message.position
+            kept.is_running = message.is_running
+            for token in message.tokens:
+                _fill_scored_token(kept.tokens.add(), token)
         case Opened():
             frame.opened.request_id = message.request_id
             frame.opened.epoch = message.epoch
@@ -111,6 +113,17 @@ def _fill_token(target: data_pb2.SampledToken, token: Token) -> None:
     target.token_id = token.token_id
     if token.finish_reason is not None:
         target.finish_reason = finish_reason_to_proto(token.finish_reason)
+
+
+def _fill_scored_token(target: data_pb2.SampledToken, token: Token) -> None:
+    """With its log probabilities, which the gateway alone wants."""
+    _fill_token(target, token)
+    if token.logprob is not None:
+        target.logprob = token.logprob
+        target.top_logprobs.extend(
+            common_pb2.TokenLogprob(token_id=top.token_id, logprob=top.logprob)
+            for top in token.top_logprobs
+        )
 
 
 def _fill_open(target: data_pb2.Open, opened: StageOpen) -> None:

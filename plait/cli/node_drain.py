@@ -42,9 +42,9 @@ def drain_here(home: Path, *, wait_s: float) -> None:
             f"the node (process {local.pid}) belongs to another user: drain it as that user"
         ) from None
     typer.echo("draining: running requests end or move to other nodes")
-    deadline_s = time.monotonic() + wait_s + GRACE_S
+    deadline_s = time.perf_counter() + wait_s + GRACE_S
     while is_running(local.pid):
-        if time.monotonic() > deadline_s:
+        if time.perf_counter() > deadline_s:
             raise DeadlineError(f"process {local.pid} still runs; a second SIGTERM ends it at once")
         time.sleep(POLL_S)
     typer.echo("drained: the node has left")
@@ -63,9 +63,9 @@ async def _drain_named(name: str, limit_s: float) -> None:
         node_id = _find(name, await _attached(admin))
         await admin.drain(node_id, limit_ms=round(limit_s * 1_000))
         typer.echo(f"draining {name}: running requests end or move to other nodes")
-        deadline_s = time.monotonic() + limit_s + GRACE_S
+        deadline_s = time.perf_counter() + limit_s + GRACE_S
         while any(found == node_id for found, _ in await _attached(admin)):
-            if time.monotonic() > deadline_s:
+            if time.perf_counter() > deadline_s:
                 raise DeadlineError(f"{name} has not left; `plait status` shows what it does")
             await asyncio.sleep(POLL_S)
     typer.echo(f"drained: {name} has left")

@@ -1,6 +1,7 @@
 """The client for asyncio: the same methods, awaited."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Unpack, cast
 
@@ -11,6 +12,7 @@ from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
 from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
+from plait.sdk.resuming import Reach, Resumption
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -21,12 +23,20 @@ class AsyncStream:
     """Deltas of an answer as they come, from `AsyncClient.stream`.
 
     Closing it, or leaving its `async with` block early, cancels the generation on every node.
-    After the last delta, `await result()` is the whole answer.
+    After the last delta, `await result()` is the whole answer. A stream that is lost, because the
+    coordinator was restarted or the way to it broke, goes on where it was.
     """
 
-    def __init__(self, call: Call, settings: Settings) -> None:
-        self._call = call
+    def __init__(
+        self,
+        open_call: Callable[[gateway_pb2.GenerateRequest, float], Call],
+        settings: Settings,
+        resumption: Resumption,
+    ) -> None:
+        self._open_call = open_call
         self._settings = settings
+        self._resumption = resumption
+        self._call = open_call(resumption.request, resumption.timeout_s)
         self._fold = Fold()
         self._is_closed = False
 
@@ -39,12 +49,20 @@ class AsyncStream:
             try:
                 event = await self._call.read()
             except grpc.RpcError as error:
-                self._is_closed = True
-                raise self._settings.explain(error) from error
+                wait_s = self._resumption.wait_s(error, self._fold)
+                if wait_s is None:
+                    self._is_closed = True
+                    raise self._settings.explain(error) from error
+                await asyncio.sleep(wait_s)
+                if not self._is_closed:
+                    request, timeout_s = self._resumption.request, self._resumption.timeout_s
+                    self._call = self._open_call(request, timeout_s)
+                continue
             if event is aio.EOF:
                 self._is_closed = True
                 self._fold.result()
                 break
+            self._resumption.heard()
             delta = self._fold.add(cast("gateway_pb2.GenerateEvent", event))
             if delta is not None:
                 return delta
@@ -111,6 +129,7 @@ class AsyncClient:
         """Nothing is sent yet. Arguments and errors are `Client`'s."""
         self._settings = resolve(address, api_key, ca)
         self._timeout_s = timeout_s
+        self._reach = Reach()
         self._channel = aio.secure_channel(
             self._settings.address, self._settings.credentials, options=self._settings.options
         )
@@ -143,10 +162,15 @@ class AsyncClient:
 
         Errors of the request come with the first delta.
         """
-        request = build_request(prompt, options)
-        timeout_s = options.get("timeout_s") or self._timeout_s
-        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._settings.metadata)
-        return AsyncStream(call, self._settings)
+        resumption = Resumption(
+            build_request(prompt, options),
+            timeout_s=options.get("timeout_s") or self._timeout_s,
+            reach=self._reach,
+        )
+        return AsyncStream(self._generate, self._settings, resumption)
+
+    def _generate(self, request: gateway_pb2.GenerateRequest, timeout_s: float) -> Call:
+        return self._stub.Generate(request, timeout=timeout_s, metadata=self._settings.metadata)
 
     async def models(self) -> list[ModelEntry]:
         """The models that the network serves, in the operator's order."""

@@ -1,6 +1,7 @@
 """The blocking client."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
@@ -11,25 +12,32 @@ from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
 from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
+from plait.sdk.resuming import Reach, Resumption
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
     from grpc import _CallIterator
 
+    OpenCall = Callable[
+        [gateway_pb2.GenerateRequest, float], _CallIterator[gateway_pb2.GenerateEvent]
+    ]
+    """(request, timeout_s) -> a fresh call."""
+
 
 class Stream:
     """Deltas of an answer as they come, from `Client.stream`.
 
     Closing it, or leaving its `with` block early, cancels the generation on every node. After the
-    last delta, `result` is the whole answer.
+    last delta, `result` is the whole answer. A stream that is lost, because the coordinator was
+    restarted or the way to it broke, goes on where it was.
     """
 
-    def __init__(
-        self, call: "_CallIterator[gateway_pb2.GenerateEvent]", settings: Settings
-    ) -> None:
-        self._call = call
+    def __init__(self, open_call: "OpenCall", settings: Settings, resumption: Resumption) -> None:
+        self._open_call = open_call
         self._settings = settings
+        self._resumption = resumption
+        self._call = open_call(resumption.request, resumption.timeout_s)
         self._fold = Fold()
         self._is_closed = False
 
@@ -38,16 +46,23 @@ class Stream:
 
     def __next__(self) -> Delta:
         """The next delta. Raises what plait.errors lists under UserError and ServiceError."""
+        while not self._is_closed:
+            try:
+                for event in self._call:
+                    self._resumption.heard()
+                    delta = self._fold.add(event)
+                    if delta is not None:
+                        return delta
+                break
+            except grpc.RpcError as error:
+                wait_s = None if self._is_closed else self._resumption.wait_s(error, self._fold)
+                if wait_s is None:
+                    self._is_closed = True
+                    raise self._settings.explain(error) from error
+                time.sleep(wait_s)
+                self._call = self._open_call(self._resumption.request, self._resumption.timeout_s)
         if self._is_closed:
             raise StopIteration
-        try:
-            for event in self._call:
-                delta = self._fold.add(event)
-                if delta is not None:
-                    return delta
-        except grpc.RpcError as error:
-            self._is_closed = True
-            raise self._settings.explain(error) from error
         self._is_closed = True
         self._fold.result()
         raise StopIteration
@@ -126,6 +141,7 @@ class Client:
         """
         self._settings = resolve(address, api_key, ca)
         self._timeout_s = timeout_s
+        self._reach = Reach()
         self._channel = grpc.secure_channel(
             self._settings.address, self._settings.credentials, options=self._settings.options
         )
@@ -163,10 +179,17 @@ class Client:
 
         Errors of the request come with the first delta.
         """
-        request = build_request(prompt, options)
-        timeout_s = options.get("timeout_s") or self._timeout_s
-        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._settings.metadata)
-        return Stream(call, self._settings)
+        resumption = Resumption(
+            build_request(prompt, options),
+            timeout_s=options.get("timeout_s") or self._timeout_s,
+            reach=self._reach,
+        )
+        return Stream(self._generate, self._settings, resumption)
+
+    def _generate(
+        self, request: gateway_pb2.GenerateRequest, timeout_s: float
+    ) -> "_CallIterator[gateway_pb2.GenerateEvent]":
+        return self._stub.Generate(request, timeout=timeout_s, metadata=self._settings.metadata)
 
     def models(self) -> list[ModelEntry]:
         """The models that the network serves, in the operator's order."""

@@ -30,6 +30,8 @@ class Fold:
         self.route: tuple[Hop, ...] = ()
         self.waiting: Waiting | None = None
         self.completion: Completion | None = None
+        self.epoch = 0
+        self._num_deltas = 0
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._scores: list[TokenScore] = []
@@ -43,6 +45,7 @@ class Fold:
     def add(self, event: gateway_pb2.GenerateEvent) -> Delta | None:
         """Take one event; gives the delta it carries, if any. Unknown kinds are passed over."""
         kind = event.WhichOneof("event")
+        self._num_deltas += kind in ("delta", "tool_call")
         if kind == "delta":
             return self._add_delta(event.delta)
         if kind == "tool_call":
@@ -62,6 +65,7 @@ class Fold:
             )
         elif kind == "routed":
             self.waiting = None
+            self.epoch = event.routed.epoch
             self.route = tuple(
                 Hop(
                     node_id=hop.node_id,
@@ -73,6 +77,12 @@ class Fold:
         elif kind == "finished":
             self._finish(event.finished)
         return None
+
+    def resume(self) -> gateway_pb2.Resume:
+        """What to say to a network that is asked again."""
+        return gateway_pb2.Resume(
+            epoch=self.epoch, token_ids=self._token_ids, num_deltas=self._num_deltas
+        )
 
     def result(self) -> Completion:
         """The whole answer. Raises ServiceError where the stream ended before its end."""

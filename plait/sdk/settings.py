@@ -42,6 +42,10 @@ class Settings:
             *channel_options(RESPONSE_BYTES_MAX),
             ("grpc.ssl_target_name_override", COORDINATOR_NAME),
             ("grpc.default_authority", COORDINATOR_NAME),
+            # A network that was gone is found again soon after it is back.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
         ]
 
     @property

@@ -28,6 +28,7 @@ class RouteTicket:
     `cache_salt` begins the names of its KV blocks, empty where nothing is to be kept. A request
     with a smaller `admission` was admitted earlier: where KV runs short, it goes first on every
     stage.
+    `client_tag` is the coordinator's own word for whose request it is, and says nothing to others.
     """
 
     ticket_id: str
@@ -42,6 +43,7 @@ class RouteTicket:
     wire_dtype: DType
     cache_salt: bytes = b""
     admission: int = 0
+    client_tag: bytes = b""
 
     def hop_dtype(self, stage_index: int) -> DType:
         """Of activations from a stage to the next one."""

@@ -39,6 +39,7 @@ def ticket_payload(ticket: RouteTicket) -> data_pb2.TicketPayload:
         wire_dtype=dtype_to_proto(ticket.wire_dtype),
         cache_salt=ticket.cache_salt,
         admission=ticket.admission,
+        client_tag=ticket.client_tag,
     )
 
 
@@ -78,6 +79,7 @@ def _from_proto(message: data_pb2.TicketPayload) -> RouteTicket:
         wire_dtype=dtype_from_proto(message.wire_dtype),
         cache_salt=message.cache_salt,
         admission=message.admission,
+        client_tag=message.client_tag,
     )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -98,7 +97,6 @@ def make_gateway(
         sign=lambda payload: b"signed" + payload[:4],
         clock=SystemClock(),
         new_id=lambda: f"id{next(counter)}",
-        rng=random.Random(7),
     )
     network.relay = gateway.relay
     return GatewayRig(gateway, network, views)

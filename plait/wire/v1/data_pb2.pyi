@@ -85,6 +85,7 @@ class TicketPayload(_message.Message):
     WIRE_DTYPE_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     ADMISSION_FIELD_NUMBER: _builtins.int
+    CLIENT_TAG_FIELD_NUMBER: _builtins.int
     ticket_id: _builtins.str
     """unique; a node accepts each id once"""
     network_id: _builtins.str
@@ -107,6 +108,8 @@ class TicketPayload(_message.Message):
     """begins the names of KV blocks, per API key; empty: nothing is kept"""
     admission: _builtins.int
     """smaller came earlier; where KV runs short, it goes first on every stage"""
+    client_tag: _builtins.bytes
+    """whose request it is, in words of the coordinator's own: one that restarted knows it again"""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouteStage]:
         """the chain, first stage first"""
@@ -126,10 +129,11 @@ class TicketPayload(_message.Message):
         wire_dtype: _common_pb2.DType.ValueType = ...,
         cache_salt: _builtins.bytes = ...,
         admission: _builtins.int = ...,
+        client_tag: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "cache_salt", b"cache_salt", "epoch", b"epoch", "expires_unix_ms", b"expires_unix_ms", "issued_unix_ms", b"issued_unix_ms", "kv_tokens", b"kv_tokens", "model_id", b"model_id", "network_id", b"network_id", "request_id", b"request_id", "stages", b"stages", "ticket_id", b"ticket_id", "wire_dtype", b"wire_dtype"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "cache_salt", b"cache_salt", "client_tag", b"client_tag", "epoch", b"epoch", "expires_unix_ms", b"expires_unix_ms", "issued_unix_ms", b"issued_unix_ms", "kv_tokens", b"kv_tokens", "model_id", b"model_id", "network_id", b"network_id", "request_id", b"request_id", "stages", b"stages", "ticket_id", b"ticket_id", "wire_dtype", b"wire_dtype"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -675,6 +679,7 @@ class NodeToGateway(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___LinkAttach: ...
     @_builtins.property
@@ -683,6 +688,8 @@ class NodeToGateway(_message.Message):
     def token(self) -> Global___SampledToken: ...
     @_builtins.property
     def broken(self) -> Global___Broken: ...
+    @_builtins.property
+    def kept(self) -> Global___KeptRoute: ...
     def __init__(
         self,
         *,
@@ -690,16 +697,57 @@ class NodeToGateway(_message.Message):
         opened: Global___Opened | None = ...,
         token: Global___SampledToken | None = ...,
         broken: Global___Broken | None = ...,
+        kept: Global___KeptRoute | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "opened", b"opened", "token", b"token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "kept", b"kept", "opened", b"opened", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "opened", b"opened", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "kept", b"kept", "opened", b"opened", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attach", "opened", "token", "broken"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attach", "opened", "token", "broken", "kept"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___NodeToGateway: _TypeAlias = NodeToGateway  # noqa: Y015
+
+@_typing.final
+class KeptRoute(_message.Message):
+    """What a stage still holds of a request, said whenever its gateway link comes up. The last stage adds the tokens that
+    it drew, so that a gateway that knows nothing of the route goes on with it. May be sent in several pieces.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    IS_RUNNING_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """of the first token below; without one: of the next"""
+    is_running: _builtins.bool
+    """false: the route is over, these are its last tokens"""
+    @_builtins.property
+    def ticket(self) -> Global___Ticket:
+        """as the gateway signed it"""
+
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledToken]:
+        """in order; from the last stage only"""
+
+    def __init__(
+        self,
+        *,
+        ticket: Global___Ticket | None = ...,
+        position: _builtins.int = ...,
+        tokens: _abc.Iterable[Global___SampledToken] | None = ...,
+        is_running: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_running", b"is_running", "position", b"position", "ticket", b"ticket", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptRoute: _TypeAlias = KeptRoute  # noqa: Y015
 
 @_typing.final
 class LinkAttach(_message.Message):

@@ -271,6 +271,7 @@ class GenerateRequest(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """empty: the network's only model"""
     prompt: _builtins.str
@@ -309,6 +310,10 @@ class GenerateRequest(_message.Message):
     def tool_choice(self) -> Global___ToolChoice:
         """absent: TOOL_MODE_UNSPECIFIED"""
 
+    @_builtins.property
+    def resume(self) -> Global___Resume:
+        """set by a client that asked already and lost its stream"""
+
     def __init__(
         self,
         *,
@@ -325,10 +330,11 @@ class GenerateRequest(_message.Message):
         tools: _abc.Iterable[Global___Tool] | None = ...,
         tool_choice: Global___ToolChoice | None = ...,
         parallel_tool_calls: _builtins.bool | None = ...,
+        resume: Global___Resume | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "input", b"input", "max_tokens", b"max_tokens", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "sampling", b"sampling", "tokens", b"tokens", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "input", b"input", "max_tokens", b"max_tokens", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "resume", b"resume", "sampling", b"sampling", "tokens", b"tokens", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "service_tier", b"service_tier", "stop", b"stop", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "service_tier", b"service_tier", "stop", b"stop", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
@@ -344,6 +350,38 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class Resume(_message.Message):
+    """Where a client's stream of the same request_id broke off. What it has is not sent again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NUM_DELTAS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the last `routed`; 0: none came"""
+    num_deltas: _builtins.int
+    """events that carried a piece of the answer (delta, tool_call)"""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """tokens that it has, in order"""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        num_deltas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "num_deltas", b"num_deltas", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class GenerateEvent(_message.Message):

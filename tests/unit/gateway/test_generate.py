@@ -1,7 +1,6 @@
 """The generator: room, retention, one encoding per prompt, and the core's words as errors."""
 
 import asyncio
-import random
 
 import pytest
 
@@ -58,7 +57,6 @@ class Rig:
             tokenizers=TokenizerRegistry({spec.model_id: self.tokenizer}),
             clock=self.clock,
             new_id=self.new_id,
-            rng=random.Random(1),
             limits=limits if limits is not None else GenerateLimits(),
         )
 
