@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from node.engine.distribution import draw_tokens
-from node.engine.grammar import GRAMMAR_FAULT, Grammar, Masks, mask_words
+from node.engine.grammar import Grammar, Masks, mask_words
 from node.engine.philox import uniform
 from plait.errors import InvalidRequestError
 from plait.types import Constraint, Reason, SamplingParams, TokenLogprob
@@ -202,8 +202,3 @@ def _with_logprobs(
         row: Drawn(ids[row], value, tuple(TokenLogprob(*pair) for pair in top[:num]))
         for (row, num), value, top in zip(wanted.items(), values, tops, strict=True)
     }
-
-
-def is_grammars_fault(reason: Reason) -> bool:
-    """Whether a request failed by its own constraint and not by this stage."""
-    return reason.code == GRAMMAR_FAULT
