@@ -163,8 +163,10 @@ class Story:
     def before(self) -> NodeId:
         return self.names[self.index - 1]
 
-    def open(self, *, has_tokens: int = 0, **kwargs: object) -> list[ef.Effect]:
+    def open(self, **kwargs: object) -> list[ef.Effect]:
         """Open the stage and grant its KV, of which `has_tokens` are there; effects of both."""
+        has_tokens = kwargs.pop("has_tokens", 0)
+        assert isinstance(has_tokens, int)
         order = opened(self.index, names=self.names, **kwargs)  # type: ignore[arg-type]
         if self.index == 0:
             prompt = tuple(range(order.prompt_tokens))
