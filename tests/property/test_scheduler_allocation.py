@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.errors import UnavailableError
@@ -11,6 +10,7 @@ from plait.types import LayerSpan, NodeId, NodeProfile
 from scheduler.allocation import AllocationProblem, allocate, allocate_greedy, violations
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.cost import need_bytes
+from tests.kit.examples import few_and_many
 from tests.unit.scheduler.pools import node, problem, tiny_model
 
 LAYERS = 6
@@ -85,15 +85,13 @@ def score(pool: AllocationProblem, plan_pool: AllocationProblem) -> float:
 
 
 def tight_pool() -> AllocationProblem:
-    """The best plan has 37 sequences' KV and a single split: none that carries 32 or 64 leads there."""
+    """The best plan carries 37 sequences with a single split, which is found for 37 alone."""
     near = [node(name, memory_mib=192, layer_ms=None) for name in ("n0", "n1")]
     far = node("n2", memory_mib=237, layer_ms=None, rtt_ms=150.0)
     return problem(*near, far, models=(SPEC,), kv_tokens_min=512)
 
 
-@settings(max_examples=60, deadline=None)
-@given(pools())
-@example(tight_pool())
+@few_and_many(15, 60, pools(), always=(tight_pool(),))
 def test_a_plan_is_found_exactly_when_one_exists_and_is_close_to_the_best(
     pool: AllocationProblem,
 ) -> None:
@@ -107,8 +105,7 @@ def test_a_plan_is_found_exactly_when_one_exists_and_is_close_to_the_best(
     assert found >= 0.9 * best - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
-@given(pools(max_nodes=8), st.booleans())
+@few_and_many(15, 60, pools(max_nodes=8), st.booleans())
 def test_every_plan_passes_the_independent_check(pool: AllocationProblem, is_greedy: bool) -> None:
     try:
         plan = allocate_greedy(pool) if is_greedy else allocate(pool)
@@ -118,8 +115,7 @@ def test_every_plan_passes_the_independent_check(pool: AllocationProblem, is_gre
     assert plan.objective_tokens_per_s <= plan.bound_tokens_per_s * 1.001
 
 
-@settings(max_examples=40, deadline=None)
-@given(pools(max_nodes=7), st.data())
+@few_and_many(15, 40, pools(max_nodes=7), st.data())
 def test_after_a_loss_nobody_who_must_stay_moves(
     pool: AllocationProblem, data: st.DataObject
 ) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ceiling import ceiling
@@ -20,6 +19,7 @@ from scheduler.planning.ground import Ground, Replica, Wish, replica_figures
 from scheduler.planning.pool import plan_pool
 from scheduler.planning.price import FINE, rates
 from scheduler.planning.table import make_table
+from tests.kit.examples import few_and_many
 from tests.unit.scheduler.grounds import cluster, draw_ground, model
 
 SHORT = model(6, layer_mib=4400.0)
@@ -70,8 +70,7 @@ def exhaustive(ground: Ground) -> float:
     return value(frozenset(range(len(ground.machines))))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000), num_nodes=st.integers(1, 6))
+@few_and_many(6, 25, seed=st.integers(0, 10_000), num_nodes=st.integers(1, 6), derandomize=True)
 def test_small_pools_are_planned_as_well_as_exhaustive_search(seed: int, num_nodes: int) -> None:
     ground = draw_ground(seed, num_nodes, SHORT)
     best = exhaustive(ground)
@@ -85,8 +84,7 @@ def test_small_pools_are_planned_as_well_as_exhaustive_search(seed: int, num_nod
     assert plan.bound_per_s >= plan.rate_per_s
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000), num_nodes=st.integers(2, 5))
+@few_and_many(4, 10, seed=st.integers(0, 10_000), num_nodes=st.integers(2, 5), derandomize=True)
 def test_groups_and_unsteady_nodes_are_planned_as_well_as_exhaustive_search(
     seed: int, num_nodes: int
 ) -> None:
@@ -115,8 +113,7 @@ def test_pools_whose_best_order_is_unusual_are_planned_as_well_as_exhaustive_sea
     assert plan_pool(ground, Wish()).rate_per_s >= exhaustive(ground) * 0.9999
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000))
+@few_and_many(1, 4, seed=st.integers(0, 10_000), derandomize=True)
 def test_the_proved_ceiling_is_what_exhaustive_search_reaches(seed: int) -> None:
     ground = draw_ground(seed, 6, SHORT)
     best = exhaustive(ground)
@@ -125,8 +122,7 @@ def test_the_proved_ceiling_is_what_exhaustive_search_reaches(seed: int) -> None
         assert best <= ceiling(ground, known) <= best * 1.001
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000))
+@few_and_many(1, 6, seed=st.integers(0, 10_000), derandomize=True)
 def test_eight_nodes_are_planned_as_well_as_exhaustive_search(seed: int) -> None:
     ground = draw_ground(seed, 8, model(4, layer_mib=6500.0))
     best = exhaustive(ground)
@@ -134,8 +130,7 @@ def test_eight_nodes_are_planned_as_well_as_exhaustive_search(seed: int) -> None
         assert plan_pool(ground, Wish()).rate_per_s >= best * 0.9999
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000), num_nodes=st.integers(1, 5), data=st.data())
+@few_and_many(10, 30, seed=st.integers(0, 10_000), num_nodes=st.integers(1, 5), data=st.data())
 def test_many_prices_at_once_are_the_plain_ones(
     seed: int, num_nodes: int, data: st.DataObject
 ) -> None:
@@ -158,8 +153,9 @@ def test_many_prices_at_once_are_the_plain_ones(
     assert float(alone[0]) == pytest.approx(plain.tpot_s_single, rel=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
-@given(
+@few_and_many(
+    4,
+    15,
     counts=st.tuples(st.integers(1, 4), st.integers(0, 5)),
     slope=st.floats(0.6, 1.4),
     num_layers=st.integers(4, 16),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plait.cli.node import parse_bytes
@@ -11,6 +11,7 @@ from plait.types import DType, ModelId
 from scheduler.allocation import AllocationProblem, allocate, allocate_greedy
 from scheduler.allocation.remedy import shortages
 from scheduler.allocation.shortage import MIB, Shortage, gib, printable_down, printable_up
+from tests.kit.examples import few_and_many
 from tests.unit.scheduler.pools import node, problem, tiny_model
 
 TINY = ModelId("tiny")
@@ -69,8 +70,7 @@ def lacking(pool: AllocationProblem) -> Shortage:
     return shortages(pool, None)[0]
 
 
-@settings(max_examples=40, deadline=None)
-@given(poor_pools())
+@few_and_many(10, 40, poor_pools())
 def test_doing_what_is_advised_is_enough_and_one_less_is_not(pool: AllocationProblem) -> None:
     said = lacking(pool)
     dtype = pool.nodes[0].compute_dtype if pool.nodes else DType.FLOAT32
@@ -84,8 +84,7 @@ def test_doing_what_is_advised_is_enough_and_one_less_is_not(pool: AllocationPro
         assert not serves(with_nodes(pool, count - 1, gib(size), dtype))
 
 
-@settings(max_examples=20, deadline=None)
-@given(poor_pools(), st.data())
+@few_and_many(6, 20, poor_pools(), st.data())
 def test_it_is_enough_where_some_nodes_cannot_be_moved(
     pool: AllocationProblem, data: st.DataObject
 ) -> None:
@@ -99,8 +98,7 @@ def test_it_is_enough_where_some_nodes_cannot_be_moved(
         assert serves(with_nodes(pool, said.num_nodes, gib(said.node_bytes), dtype))
 
 
-@settings(max_examples=6, deadline=None)
-@given(poor_pools())
+@few_and_many(4, 20, poor_pools())
 def test_the_solver_serves_as_well(pool: AllocationProblem) -> None:
     said = lacking(pool)
     dtype = pool.nodes[0].compute_dtype if pool.nodes else DType.FLOAT32

@@ -9,7 +9,9 @@ from tests.sim.faults import Faults
 from tests.sim.world import World
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 12))]
+)
 def test_a_small_network_survives_its_faults(seed: int) -> None:
     world = World(seed)
     world.run(80_000)

@@ -118,7 +118,7 @@ def test_fairness_is_what_a_naive_search_finds(
 
 @given(st.lists(st.integers(0, 1), min_size=2, max_size=5), st.floats(0.2, 5.0))
 @example([0, 1, 1, 0], 0.203125)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_the_solver_is_as_fair_as_exhaustive_search(kinds: list[int], weight: float) -> None:
     nodes = [
         node(f"n{i}", memory_mib=900, layer_ms=(1.0, 3.0)[kind], model_id="a")

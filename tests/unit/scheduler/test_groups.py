@@ -170,7 +170,7 @@ def test_heads_that_do_not_divide_are_refused_with_the_reason() -> None:
 def test_formats_weigh_what_they_say_in_the_middle_and_at_the_ends(
     kind: str, layer_bits: float, end_bits: float
 ) -> None:
-    # 576 columns are no multiple of 128: 4-bit weights have a scale for 64, a quarter of a bit more.
+    # 576 columns are no multiple of 128: with a scale for 64, int4 takes a quarter of a bit more.
     spec = replace(SPEC, weight_format=WeightFormat(kind), tie_embeddings=False)
     dtype, layers = DType.FLOAT32, spec.layer_params * layer_bits / 8
     ends = spec.embedding_params * end_bits / 8

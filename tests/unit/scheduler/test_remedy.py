@@ -91,9 +91,15 @@ def test_a_model_that_a_plan_leaves_out_is_told_of_and_one_that_it_serves_is_not
     assert shortages(replace(pool, nodes=(*pool.nodes, more)), both) == ()
 
 
-def test_a_large_pool_is_asked_about_in_part_and_the_advice_still_holds() -> None:
-    nodes = [node(f"n{i:03d}", memory_mib=60 + i % 40) for i in range(6 * NODES_MAX)]
-    pool = problem(*nodes, models=(tiny_model(126),))
+@pytest.mark.parametrize(
+    ("num_nodes", "num_layers"),
+    [(NODES_MAX + 16, 24), pytest.param(6 * NODES_MAX, 126, marks=pytest.mark.slow)],
+)
+def test_a_large_pool_is_asked_about_in_part_and_the_advice_still_holds(
+    num_nodes: int, num_layers: int
+) -> None:
+    nodes = [node(f"n{i:03d}", memory_mib=60 + i % 40) for i in range(num_nodes)]
+    pool = problem(*nodes, models=(tiny_model(num_layers),))
     said = lack(pool)
     assert said.num_nodes is not None and said.node_bytes is not None
     size_mib = said.node_bytes / MIB

