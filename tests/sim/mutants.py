@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "attempts without end",
         CORE + "settle.py",
-        "if request.epoch >= state.limits.attempts_max:",
+        "if request.num_attempts >= state.limits.attempts_max:",
         "if False:",
     ),
     Mutant(
