@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Final
 
 import grpc
+from grpc import aio
 
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
-from plait.errors import ConfigError, PlaitError, UnavailableError
+from plait.errors import AuthenticationError, ConfigError, PlaitError, UnavailableError
 from plait.wire.channel import FRAME_BYTES_MAX, Options, channel_options
 from plait.wire.status import error_from_rpc
 
 DEFAULT_TIMEOUT_S: Final = 600.0
+WRONG_CA_SIGN: Final = "CERTIFICATE_VERIFY_FAILED"
+"""What gRPC's core says where the certificate is not of this CA: no retry helps."""
 SHORT_TIMEOUT_S: Final = 15.0
 """For calls that do not generate."""
 
@@ -54,6 +57,13 @@ class Settings:
 
     def explain(self, error: grpc.RpcError) -> PlaitError:
         """The typed error behind a failed call."""
+        details = error.details() if isinstance(error, grpc.Call | aio.AioRpcError) else None
+        if WRONG_CA_SIGN in (details or ""):
+            return AuthenticationError(
+                f"{self.address} is the coordinator of another network than the one this CA is "
+                "for: check the address and the CA",
+                reason="wrong_ca",
+            )
         known = error_from_rpc(error)
         if isinstance(known, UnavailableError) and known.code == UnavailableError.reason:
             return UnavailableError(

@@ -199,8 +199,9 @@ async def test_a_wrong_ca_is_refused() -> None:
         open_doors(ScriptedNetwork()) as rig,
         AsyncClient(rig.address, "key", wrong, timeout_s=5) as client,
     ):
-        with pytest.raises(UnavailableError, match="CA"):
+        with pytest.raises(AuthenticationError, match="another network") as caught:
             await client.models()
+    assert caught.value.code == "wrong_ca" and not caught.value.is_retryable
 
 
 async def test_a_wrong_ca_prints_nothing_of_grpcs(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ async def test_a_wrong_ca_prints_nothing_of_grpcs(tmp_path: Path) -> None:
         )
         async with asyncio.timeout(30):
             out, err = await process.communicate()
-    assert (out.decode().strip(), err.decode()) == ("coordinator_unreachable", "")
+    assert (out.decode().strip(), err.decode()) == ("wrong_ca", "")
 
 
 async def test_chat_blames_messages_on_both_clients() -> None:
