@@ -3,10 +3,11 @@
 from typing import Final
 
 from coordinator.core import effects as fx
+from coordinator.core.counters import Counters
 from coordinator.core.events import AllocationSolved
 from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.question import is_placed, problem_of
-from coordinator.core.state import CoreState, Counters, NodeRecord
+from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.timers import NodeKey, TimerKind
 from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelId, Reason, missing_spans

@@ -15,8 +15,10 @@ from plait.errors import UnavailableError
 from scheduler.allocation.verify import violations
 from scheduler.planning.check import pool_violations
 from scheduler.planning.cluster_check import cluster_violations
-from scheduler.planning.ground import Wish
-from scheduler.planning.pool import plan_pool
+from scheduler.planning.ground import Ground, Wish
+from scheduler.planning.pool import PoolPlan, plan_pool
+from scheduler.simulation.pool import nominal_pool
+from scheduler.simulation.pool_planner import pool_planner
 from tests.unit.cli.test_plan_files import cluster, pool
 from tests.unit.scheduler.pools import node, problem
 
@@ -48,6 +50,16 @@ def test_a_pool_is_planned_greedily_where_the_solver(how: str) -> None:
     assert pool_violations(ground, plan) == []
     (warning,) = plan.warnings
     assert SAID[how] in warning
+
+
+def test_a_simulation_goes_on_with_greedy_chains_where_the_solver_hangs() -> None:
+    simulated = nominal_pool(read_nominal(pool(12), "pool", None).ground)
+    solver = bad("hangs")
+
+    def plan(ground: Ground, wish: Wish) -> PoolPlan:
+        return solver.plan_pool(ground, replace(wish, time_limit_s=0.1))
+
+    assert pool_planner(simulated, range(12), plan=plan)
 
 
 @pytest.mark.parametrize("how", ["hangs", "lies", "is missing"])

@@ -118,9 +118,8 @@ def _mixtral(num_layers: int) -> PreTrainedModel:
 
 def _qwen3_moe(num_layers: int, *, norm_topk_prob: bool = True) -> PreTrainedModel:
     config = Qwen3MoeConfig(
-        **_SIZES,
+        **_SIZES | {"head_dim": 16},
         num_hidden_layers=num_layers,
-        head_dim=16,
         moe_intermediate_size=32,
         num_experts=6,
         num_experts_per_tok=3,

@@ -8,6 +8,7 @@ from typing import Final
 import gguf
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType as Quant
 from numpy.typing import NDArray
 
 from plait.types import ModelSpec
@@ -25,7 +26,6 @@ NAMES: Final[Mapping[str, str]] = {
 """llama.cpp's word for each kind of `tests.unit.engine.families`."""
 
 Tensors = dict[str, torch.Tensor]
-Quant = gguf.GGMLQuantizationType
 
 
 def write_gguf(

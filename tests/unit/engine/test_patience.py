@@ -70,8 +70,8 @@ def test_many_sequences_are_not_merged() -> None:
 
 
 def stepped(patience: Patience, *, num_sequences: int, step_ms: float, every_ms: float) -> None:
-    for step in range(24):
-        patience.stepped(num_sequences, step_ms, every_ms * step)
+    for at in range(24):
+        patience.stepped(num_sequences, step_ms, every_ms * at)
 
 
 def test_where_frames_travel_longer_than_they_are_computed_nobody_is_waited_for() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.gateway.prefixes import BLOCKS_MAX, block_hashes
-from scheduler.selection.affinity import BLOCK_TOKENS
+from plait.prefixes import BLOCK_TOKENS
 
 TOKENS = st.lists(st.integers(0, 200_000), max_size=80)
 

@@ -3,10 +3,11 @@
 from collections import Counter
 from dataclasses import replace
 
+from plait.prefixes import BLOCK_TOKENS
 from plait.types import LayerSpan, NodeId, Stage
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query
-from scheduler.selection.affinity import BLOCK_TOKENS, PrefixIndex, two_choices
+from scheduler.selection.affinity import PrefixIndex, two_choices
 from scheduler.selection.decision import How, priced, why
 from scheduler.selection.evidence import parts
 from scheduler.selection.groups import INFINITE
