@@ -12,6 +12,7 @@ from plait.cli.extras import needs
 
 if TYPE_CHECKING:
     from scheduler.simulation.pool import Pool
+    from scheduler.simulation.pool_planner import PlanPool
     from scheduler.simulation.report import Report
     from scheduler.simulation.strategy import Strategy
 
@@ -61,6 +62,7 @@ def run(
 ) -> None:
     """Simulate a pool under load: what it would serve, and how long people would wait."""
     needs("coordinator")
+    from plait.cli.solver import Solver
     from plait.cli.solver_output import solver_output_to_stderr
     from scheduler.simulation.churn import draw_churn
     from scheduler.simulation.engine import Engine
@@ -78,9 +80,8 @@ def run(
         duration_s=duration_s,
         seed=seed,
     )
-    engine = Engine(
-        pool, trace, make_strategy(strategy, pool), churn=changes, chunk_tokens=chunk_tokens
-    )
+    decides = make_strategy(strategy, pool, plan=Solver().plan_pool)
+    engine = Engine(pool, trace, decides, churn=changes, chunk_tokens=chunk_tokens)
     with solver_output_to_stderr():
         outcomes = engine.run()
     report = summarise(outcomes, duration_s=duration_s)
@@ -113,13 +114,21 @@ def read_simulated_pool(file: Path, model: str | None) -> "Pool":
     return measured_pool(described.nodes, spec, links, hop_bytes=hop_bytes)
 
 
-def make_strategy(name: StrategyName, pool: "Pool") -> "Strategy":
-    """Who decides, ready to start."""
+def make_strategy(
+    name: StrategyName, pool: "Pool", *, plan: "PlanPool | None" = None
+) -> "Strategy":
+    """Who decides, ready to start. `plan` makes the plans in place of this very process."""
+    from functools import partial
+
     from scheduler.simulation.plait import Plait
     from scheduler.simulation.pool_planner import pool_planner
+    from scheduler.simulation.pool_repair import PoolRepair
     from scheduler.simulation.round_robin import RoundRobin
 
-    return Plait(pool, pool_planner) if name is StrategyName.PLAIT else RoundRobin()
+    if name is StrategyName.PLAIT:
+        planner = pool_planner if plan is None else partial(pool_planner, plan=plan)
+        return Plait(pool, planner, PoolRepair(pool))
+    return RoundRobin()
 
 
 def _finite(figures: dict[str, object]) -> dict[str, object]:

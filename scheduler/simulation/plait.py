@@ -1,7 +1,7 @@
 """plait as a strategy: planned chains, routes by phase 2, repair of what churn breaks."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
 
 from plait.types import LayerSpan, ModelSpec, NodeId
 from scheduler.cost import StageCost, stage_cost
@@ -14,18 +14,36 @@ from scheduler.simulation.state import Hop, Pipeline, Request, World
 from scheduler.simulation.words import simulated_profile, simulated_spec
 
 EXPECTED_NEW_TOKENS: Final = 256
+NEARLY: Final = 0.95
+"""A spare that keeps so much of its chain's rate is taken at once, and nobody else moves."""
 Planner = Callable[[Pool, Sequence[int]], list[Pipeline]]
 """Pool and the machines that may be used -> whole chains, each over its own machines."""
 
 
+class Repair(Protocol):
+    """What is used of `pool_repair.PoolRepair`."""
+
+    def __call__(
+        self,
+        pipelines: Sequence[Pipeline],
+        *,
+        up: Collection[int],
+        busy: Collection[int],
+        held: Mapping[int, LayerSpan],
+        now_s: float,
+    ) -> list[Pipeline]: ...
+
+
 class Plait:
-    """Allocation, selection and repair."""
+    """Allocation, selection and repair: by idle nodes in the places of those that left, or by
+    `repair` where one is given."""
 
     name = "plait"
 
-    def __init__(self, pool: Pool, planner: Planner) -> None:
+    def __init__(self, pool: Pool, planner: Planner, repair: Repair | None = None) -> None:
         self._pool = pool
         self._planner = planner
+        self._repair = repair
         self._spec: ModelSpec = simulated_spec(pool)
         machines = pool.ground.machines
         profiles = [simulated_profile(pool, i, self._spec) for i in range(len(machines))]
@@ -46,16 +64,16 @@ class Plait:
     def plan(self, world: World) -> dict[int, LayerSpan]:
         """At first the whole pool; then only who lost a member, and who is idle."""
         up = [i for i, node in enumerate(world.nodes) if node.is_up]
-        whole = [p for p in self._pipelines if all(i in up for i, _ in p)]
-        broken = [p for p in self._pipelines if p not in whole]
-        used = {i for p in whole for i, _ in p}
-        self._pipelines = whole
-        for pipeline in broken:
-            idle = [i for i in up if i not in used and i not in {j for j, _ in pipeline}]
-            mended = mend(self._pool, pipeline, idle, set(up))
-            if mended is not None:
-                self._pipelines.append(mended)
-                used |= {i for i, _ in mended}
+        self._pipelines, torn = self._mended(up)
+        if self._repair is not None and (self._pipelines or torn):
+            self._pipelines = self._repair(
+                [*self._pipelines, *torn],
+                up=up,
+                busy=[i for i in up if world.nodes[i].requests],
+                held=self._spans,
+                now_s=world.now_s,
+            )
+        used = {i for p in self._pipelines for i, _ in p}
         free = [i for i in up if i not in used]
         for pipeline in self._planner(self._pool, free) if free else []:
             self._pipelines.append(pipeline)
@@ -64,6 +82,25 @@ class Plait:
         self._spans = {i: span for p in self._pipelines for i, span in p}
         self._spans |= self._spares([i for i in up if i not in used], held)
         return dict(self._spans)
+
+    def _mended(self, up: Sequence[int]) -> tuple[list[Pipeline], list[Pipeline]]:
+        """Chains that are whole, or are so with idle nodes in the gaps; and those that are torn."""
+        chains = [p for p in self._pipelines if all(i in up for i, _ in p)]
+        broken = [p for p in self._pipelines if p not in chains]
+        used = {i for p in chains for i, _ in p}
+        torn: list[Pipeline] = []
+        for pipeline in broken:
+            idle = [i for i in up if i not in used and i not in {j for j, _ in pipeline}]
+            mended = mend(self._pool, pipeline, idle, set(up))
+            is_enough = mended is not None and (
+                self._repair is None or self._rate(mended) >= NEARLY * self._rate(pipeline)
+            )
+            if mended is None or not is_enough:
+                torn.append(pipeline)
+                continue
+            chains.append(mended)
+            used |= {i for i, _ in mended}
+        return chains, torn
 
     def serving_changed(self, world: World) -> None:
         """New chains are looked for."""
