@@ -82,9 +82,9 @@ def draw_tiles(snapshot: Snapshot) -> str:
 
 
 def draw_requests(snapshot: Snapshot) -> str:
-    """Open requests first, then those that ended lately."""
+    """Open requests first, then those that ended lately; the newest first among both."""
     names = snapshot.names
-    ordered = sorted(snapshot.view.requests, key=lambda r: (r.state not in OPEN_STATES, r.age_ms))
+    ordered = sorted(snapshot.view.requests, key=_recency)
     rows = (
         row(f"{request.request_id}", REQUEST_HEADS, _request_cells(request, names))
         for request in ordered[:REQUESTS_SHOWN]
@@ -93,6 +93,12 @@ def draw_requests(snapshot: Snapshot) -> str:
     aside = f"{hidden} more not shown" if hidden > 0 else ""
     body = table("Requests", REQUEST_HEADS, rows, empty="No request has come in yet.")
     return section("Requests", body, aside=aside, id_="requests")
+
+
+def _recency(request: RequestView) -> tuple[bool, int]:
+    """The view has the last to end first, and an age that ends with the request is no recency."""
+    is_open = request.state in OPEN_STATES
+    return not is_open, request.age_ms if is_open else 0
 
 
 def draw_plan(snapshot: Snapshot) -> str:

@@ -163,11 +163,7 @@ def _requests(view: Fields, requests_max: int) -> Table:
         ("tokens/s", "right"),
         rest="route",
     )
-    ordered = sorted(
-        view.many("requests"),
-        key=lambda request: (request.text("state") not in OPEN_STATES, request.count("age_ms")),
-    )
-    for request in ordered[:requests_max]:
+    for request in sorted(view.many("requests"), key=_recency)[:requests_max]:
         state = request.text("state")
         route = " > ".join(
             f"{names.get(hop.text('node_id'), hop.text('node_id'))} {layers(hop.span('span'))}"
@@ -182,6 +178,12 @@ def _requests(view: Fields, requests_max: int) -> Table:
             Text(route or request.text("reason") or DASH),
         )
     return table
+
+
+def _recency(request: Fields) -> tuple[bool, int]:
+    """Open ones first. The view has the last to end first, and their age ended with them."""
+    is_open = request.text("state") in OPEN_STATES
+    return not is_open, request.count("age_ms") if is_open else 0
 
 
 def _plan(view: Fields) -> Text:

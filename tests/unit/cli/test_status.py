@@ -85,6 +85,18 @@ def test_only_as_many_requests_as_are_wanted() -> None:
     assert lines[header + 2] == ""
 
 
+def test_requests_that_ended_are_listed_by_when_they_did_not_by_how_long_they_took() -> None:
+    view = network_view()
+    slow, quick = (
+        dataclasses.replace(view.requests[2], request_id=name, age_ms=age_ms, total_ms=age_ms)
+        for name, age_ms in (("slow", 90_000), ("quick", 400))
+    )
+    view = dataclasses.replace(view, requests=(slow, quick, *view.requests[:2]))
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    places = [drawn.index(name) for name in ("req-0001", "req-0002", "slow", "quick")]
+    assert places == sorted(places)
+
+
 def test_missing_layers_and_errors_are_named() -> None:
     drawn = shown(of_network(is_whole=False))
     assert "layers 10-19 of 30 have no node, 142 MiB are missing. One more node" in drawn

@@ -59,6 +59,18 @@ def test_missing_layers_are_named_and_marked() -> None:
     assert "10 layers have no replica" in drawn
 
 
+def test_requests_that_ended_are_listed_by_when_they_did_not_by_how_long_they_took() -> None:
+    view = network_view()
+    slow, quick = (
+        dataclasses.replace(view.requests[2], request_id=name, age_ms=age_ms, total_ms=age_ms)
+        for name, age_ms in (("slow-but-last", 90_000), ("quick", 400))
+    )
+    view = dataclasses.replace(view, requests=(*view.requests[:2], slow, quick))
+    drawn = overview.draw_requests(snapshot(view))
+    places = [drawn.index(name) for name in ("req-0001", "req-0002", "slow-but-last", "quick")]
+    assert places == sorted(places)
+
+
 def test_an_empty_network_says_what_to_do() -> None:
     view = dataclasses.replace(network_view(), nodes=(), requests=(), plan=None)
     drawn = everything(snapshot(view))
