@@ -12,7 +12,7 @@ from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
 from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
-from plait.sdk.resuming import Reach, Resumption
+from plait.sdk.resuming import WHOLE_ANSWER, Reach, Resumption
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -52,7 +52,9 @@ class AsyncStream:
                 wait_s = self._resumption.wait_s(error, self._fold)
                 if wait_s is None:
                     self._is_closed = True
-                    raise self._settings.explain(error) from error
+                    raise self._settings.explain(
+                        error, timeout_s=self._resumption.whole_s, what=WHOLE_ANSWER
+                    ) from error
                 await asyncio.sleep(wait_s)
                 if not self._is_closed:
                     request, timeout_s = self._resumption.request, self._resumption.timeout_s
@@ -181,7 +183,9 @@ class AsyncClient:
                 metadata=self._settings.metadata,
             )
         except grpc.RpcError as error:
-            raise self._settings.explain(error) from error
+            raise self._settings.explain(
+                error, timeout_s=SHORT_TIMEOUT_S, what="the coordinator's answer"
+            ) from error
         return model_entries(list(response.models))
 
     async def status(self) -> ServiceStatus:
@@ -193,5 +197,7 @@ class AsyncClient:
                 metadata=self._settings.metadata,
             )
         except grpc.RpcError as error:
-            raise self._settings.explain(error) from error
+            raise self._settings.explain(
+                error, timeout_s=SHORT_TIMEOUT_S, what="the coordinator's answer"
+            ) from error
         return service_status(response)

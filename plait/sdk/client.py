@@ -12,7 +12,7 @@ from plait.errors import CancelledByClientError
 from plait.sdk.fold import Fold, model_entries, service_status
 from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
-from plait.sdk.resuming import Reach, Resumption
+from plait.sdk.resuming import WHOLE_ANSWER, Reach, Resumption
 from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -58,7 +58,9 @@ class Stream:
                 wait_s = None if self._is_closed else self._resumption.wait_s(error, self._fold)
                 if wait_s is None:
                     self._is_closed = True
-                    raise self._settings.explain(error) from error
+                    raise self._settings.explain(
+                        error, timeout_s=self._resumption.whole_s, what=WHOLE_ANSWER
+                    ) from error
                 time.sleep(wait_s)
                 self._call = self._open_call(self._resumption.request, self._resumption.timeout_s)
         if self._is_closed:
@@ -200,7 +202,9 @@ class Client:
                 metadata=self._settings.metadata,
             )
         except grpc.RpcError as error:
-            raise self._settings.explain(error) from error
+            raise self._settings.explain(
+                error, timeout_s=SHORT_TIMEOUT_S, what="the coordinator's answer"
+            ) from error
         return model_entries(list(response.models))
 
     def status(self) -> ServiceStatus:
@@ -212,5 +216,7 @@ class Client:
                 metadata=self._settings.metadata,
             )
         except grpc.RpcError as error:
-            raise self._settings.explain(error) from error
+            raise self._settings.explain(
+                error, timeout_s=SHORT_TIMEOUT_S, what="the coordinator's answer"
+            ) from error
         return service_status(response)

@@ -19,6 +19,7 @@ RESUME_S: Final = 60.0
 
 FIRST_WAIT_S: Final = 0.1
 WAIT_S_MAX: Final = 1.0
+WHOLE_ANSWER: Final = "the whole answer, which `timeout_s` bounds,"
 STOPPING: Final = "coordinator_stopping"
 _LOST_WORDS: Final = ("RST_STREAM", "Stream removed", "Socket closed", "GOAWAY")
 
@@ -52,6 +53,7 @@ class Resumption:
         self._reach = reach
         self._now_s = now_s
         self._rng = rng if rng is not None else random.Random()
+        self.whole_s = timeout_s
         self._deadline_s = now_s() + timeout_s
         self._lost_s: float | None = None
         self._num_tries = 0

@@ -1,6 +1,7 @@
 """Where the network is and who we are: arguments, then environment, then the user's profile."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,13 +11,24 @@ from grpc import aio
 
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
-from plait.errors import AuthenticationError, ConfigError, PlaitError, UnavailableError
+from plait.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    InvalidRequestError,
+    PlaitError,
+    UnavailableError,
+)
 from plait.wire.channel import FRAME_BYTES_MAX, Options, channel_options
-from plait.wire.status import error_from_rpc
+from plait.wire.status import REASON_KEY, error_from_rpc
 
 DEFAULT_TIMEOUT_S: Final = 600.0
 WRONG_CA_SIGN: Final = "CERTIFICATE_VERIFY_FAILED"
 """What gRPC's core says where the certificate is not of this CA: no retry helps."""
+TOO_LARGE_SIGN: Final = re.compile(r"^(?!CLIENT).*larger than max \((\d+) vs\. (\d+)\)")
+"""What gRPC's core says of a request above the coordinator's limit: no retry helps."""
+DEADLINE_SIGN: Final = "Deadline Exceeded"
+"""What it says where a call's time is up; the code beside it is not always the fitting one."""
 SHORT_TIMEOUT_S: Final = 15.0
 """For calls that do not generate."""
 
@@ -55,8 +67,8 @@ class Settings:
     def credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(root_certificates=self.ca_pem)
 
-    def explain(self, error: grpc.RpcError) -> PlaitError:
-        """The typed error behind a failed call."""
+    def explain(self, error: grpc.RpcError, *, timeout_s: float, what: str) -> PlaitError:
+        """The typed error behind a failed call, which had `timeout_s` for `what`."""
         details = error.details() if isinstance(error, grpc.Call | aio.AioRpcError) else None
         if WRONG_CA_SIGN in (details or ""):
             return AuthenticationError(
@@ -64,6 +76,13 @@ class Settings:
                 "for: check the address and the CA",
                 reason="wrong_ca",
             )
+        if (size := TOO_LARGE_SIGN.search(details or "")) is not None:
+            return InvalidRequestError(
+                f"the request is too large: {int(size[1]):,} bytes, of at most {int(size[2]):,}",
+                reason="request_too_large",
+            )
+        if _is_time_up(error, details or ""):
+            return DeadlineError(f"{what} did not come within {timeout_s:g} s")
         known = error_from_rpc(error)
         if isinstance(known, UnavailableError) and known.code == UnavailableError.reason:
             return UnavailableError(
@@ -71,6 +90,15 @@ class Settings:
                 reason="coordinator_unreachable",
             )
         return known
+
+
+def _is_time_up(error: grpc.RpcError, details: str) -> bool:
+    """Whether our own deadline passed; the coordinator's have a reason with them."""
+    if not isinstance(error, grpc.Call | aio.AioRpcError):
+        return False
+    if REASON_KEY in dict(error.trailing_metadata() or ()):
+        return False
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED or DEADLINE_SIGN in details
 
 
 def resolve(address: str | None, api_key: str | None, ca: str | Path | bytes | None) -> Settings:

@@ -192,6 +192,24 @@ async def test_a_coordinator_that_is_away_is_named() -> None:
             await client.models()
 
 
+async def test_a_request_above_the_limit_is_the_callers_to_change() -> None:
+    async with open_doors(ScriptedNetwork()) as rig, rig.async_client() as client:
+        with pytest.raises(InvalidRequestError, match="at most 4,194,304") as caught:
+            await client.generate("w" * (5 << 20))
+        with rig.client() as blocking, pytest.raises(InvalidRequestError):
+            await asyncio.to_thread(blocking.generate, "w" * (5 << 20))
+    assert caught.value.code == "request_too_large" and not caught.value.is_retryable
+
+
+async def test_a_timeout_says_what_took_too_long_and_how_long_that_was() -> None:
+    sentence = r"^the whole answer, which `timeout_s` bounds, did not come within 0.3 s$"
+    async with open_doors(ScriptedNetwork(pause_after=3)) as rig, rig.async_client() as client:
+        with pytest.raises(DeadlineError, match=sentence):
+            await client.generate("Once", timeout_s=0.3)
+        with rig.client() as blocking, pytest.raises(DeadlineError, match=sentence):
+            await asyncio.to_thread(lambda: blocking.generate("Once", timeout_s=0.3))
+
+
 async def test_a_wrong_ca_is_refused() -> None:
     async with open_doors(ScriptedNetwork()) as other:
         wrong = other.ca_pem
