@@ -236,7 +236,8 @@ class ChainPlanner:
     ) -> list[tuple[int, ...]]:
         """Splits worth a look: for few, some and as many sequences as the KV can carry, layers
         dealt to the stage that ends up quickest, and to the fastest per layer first. `is_thorough`
-        finds how many the KV can carry to the last one: there the split is often the only one."""
+        finds how many the KV can carry to the last one, for there the split is often the only one,
+        and tries more between."""
         most = 1
         while most < SEQUENCES_MAX and self._has_room(order, target, 2 * most):
             most *= 2
@@ -248,7 +249,10 @@ class ChainPlanner:
             else:
                 above = middle
         splits: dict[tuple[int, ...], None] = {}
-        for num_sequences in dict.fromkeys((1, max(1, int(most**0.5)), most)):
+        tried = [1, max(1, int(most**0.5)), most]
+        if is_thorough:
+            tried += [max(1, most * eighth // 8) for eighth in range(1, 8)]
+        for num_sequences in dict.fromkeys(tried):
             caps = self._caps(order, target, num_sequences * self.sequence_tokens)
             if min(caps) < 1 or sum(caps) < len(target):
                 continue
