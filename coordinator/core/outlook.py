@@ -115,9 +115,12 @@ def _hope(state: CoreState, spec: ModelSpec, gaps: Sequence[LayerSpan]) -> tuple
         if is_first and len(joining) < expected:
             return f"the first plan waits for {expected} nodes, {len(joining)} are here", None
         return "a plan is being made", None
-    retries_ms = [n.plan_after_ms - state.now_ms for n in joining if n.plan_after_ms > state.now_ms]
-    if retries_ms:
-        return f"a node that could not load tries again in {_seconds(min(retries_ms))} s", None
+    resting = [n for n in joining if n.plan_after_ms > state.now_ms]
+    if resting:
+        first = min(resting, key=lambda n: n.plan_after_ms)
+        pause_s = _seconds(first.plan_after_ms - state.now_ms)
+        why = f" ({first.failure_code.replace('_', ' ')})" if first.failure_code else ""
+        return f"a node that could not load{why} tries again in {pause_s} s", None
     return _return_hope(state, spec, gaps)
 
 

@@ -280,7 +280,7 @@ def fail_load(state: CoreState, node: NodeRecord, reason: Reason) -> None:
     limits = state.limits
     state.move_node(node, NodeTrigger.LOAD_FAILED)
     node.model_id = node.span = node.held = None
-    node.span_reason, node.last_error = "", reason.message
+    node.span_reason, node.last_error, node.failure_code = "", reason.message, reason.code
     node.num_failures += 1
     if reason.code in MEMORY_CODES:
         node.memory_share *= SHRINK

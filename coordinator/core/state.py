@@ -133,6 +133,8 @@ class NodeRecord:
     load_total_bytes: int = 0
     load_heard_ms: int = 0
     last_error: str = ""
+    failure_code: str = ""
+    """Of the last load that failed: its reason's word, for clients, who see no node's paths."""
     calibration: Calibration = field(default_factory=Calibration)
     calibrated_for: tuple[ModelId, LayerSpan, NodeProfile] | None = None
     priced: StageCost | None = None

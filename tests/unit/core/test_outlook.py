@@ -51,6 +51,25 @@ def test_request_status_and_notice_say_the_same() -> None:
     assert model(story).advice in lack and model(story).missing_bytes % MIB == 0
 
 
+def test_who_waits_for_a_node_that_could_not_load_hears_why_it_could_not() -> None:
+    story = Story(LIMITS)
+    story.join("a", memory_mib=2_000)
+    assign = only(story.solve(only(story.wait(600), fx.SolveAllocation)[0]), fx.AssignSpan)[0]
+    story.tell(
+        ev.NodeLoadFailed(
+            node_id=assign.node_id,
+            incarnation=1,
+            epoch=assign.epoch,
+            reason=Reason(code="weights_corrupt", message="/home/ada/x.gguf: sha256 differs"),
+        )
+    )
+    for solve in only(story.wait(600, beating=("a",)), fx.SolveAllocation):
+        story.solve(solve)
+    notice = only(story.submit("r1"), fx.NotifyQueued)[0].reason.message
+    assert "a node that could not load (weights corrupt) tries again in" in notice
+    assert "/home/ada" not in notice
+
+
 def test_who_does_what_is_told_is_served() -> None:
     story = poor("a")
     shortage = next(iter(story.core.state.planning.shortages.values()))
