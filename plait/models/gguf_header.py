@@ -144,7 +144,7 @@ def _place(
     if offset + num_bytes > store.size_bytes:
         raise WeightsError(
             f"{store.label} is truncated: tensor {name} ends at byte {offset + num_bytes}, the "
-            f"file at {store.size_bytes}; pull it again",
+            f"file at {store.size_bytes}; fetch it again",
             reason="weights_truncated",
         )
     return GgufTensor(name=name, quant=quant, shape=shape, offset=offset, num_bytes=num_bytes)
