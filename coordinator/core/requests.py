@@ -22,7 +22,7 @@ def submitted(state: CoreState, event: ev.RequestSubmitted) -> None:
     state.counters.requests_submitted += 1
     refusal = _refusal(state, event)
     if refusal is not None:
-        state.counters.requests_failed += 1
+        state.counters.count_error(refusal.code)
         state.emit(
             fx.EndRequest(
                 request_id=event.request_id, finish_reason=FinishReason.ERROR, reason=refusal

@@ -42,7 +42,7 @@ def end_request(
     elif request.state is RequestState.CANCELLED:
         counters.requests_cancelled += 1
     else:
-        counters.requests_failed += 1
+        counters.count_error(reason.code if reason is not None else "")
     state.ended.append(request_view(request, state.now_ms, finish_reason, reason))
     state.emit(
         fx.EndRequest(request_id=request.request_id, finish_reason=finish_reason, reason=reason)

@@ -180,6 +180,7 @@ class CountersView:
     nodes_moved: int = 0
     weight_bytes_moved: int = 0
     weight_bytes_fetched: int = 0
+    requests_refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

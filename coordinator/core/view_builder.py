@@ -188,6 +188,7 @@ def _counters_view(state: CoreState) -> CountersView:
         requests_submitted=counters.requests_submitted,
         requests_finished=counters.requests_finished,
         requests_failed=counters.requests_failed,
+        requests_refused=counters.requests_refused,
         requests_cancelled=counters.requests_cancelled,
         routes_opened=counters.routes_opened,
         routes_broken=counters.routes_broken,

@@ -68,7 +68,7 @@ def draw_tiles(snapshot: Snapshot) -> str:
             "Finished",
             figures.count(counters.requests_finished),
             "requests_finished",
-            f"cancelled: {counters.requests_cancelled}",
+            f"cancelled: {counters.requests_cancelled}, refused: {counters.requests_refused}",
         ),
         _tile(
             "Failed",

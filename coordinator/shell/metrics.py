@@ -17,7 +17,8 @@ from plait.wire.telemetry import PresenceState
 COUNTERS: Final = (
     ("requests_submitted", "Requests accepted"),
     ("requests_finished", "Requests that ended as they should"),
-    ("requests_failed", "Requests that ended with an error"),
+    ("requests_failed", "Requests that ended with an error of the network"),
+    ("requests_refused", "Requests that asked for what no retry gives"),
     ("requests_cancelled", "Requests whose client went away"),
     ("routes_opened", "Routes opened"),
     ("routes_broken", "Routes that broke"),

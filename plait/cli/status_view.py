@@ -217,6 +217,7 @@ def _counters(view: Fields) -> Text:
         f"  {counters.count('tokens_generated'):,} tokens; "
         f"requests: {counters.count('requests_finished')} finished, "
         f"{counters.count('requests_failed')} failed, "
+        f"{counters.count('requests_refused')} refused, "
         f"{counters.count('requests_cancelled')} cancelled, {view.count('num_queued')} queued, "
         f"{counters.count('routes_broken')} routes broken",
         style="not bold",
@@ -242,9 +243,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _ms(value: float | None) -> str:
-    if value is None:
-        return DASH
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"
+    return DASH if value is None else f"{value:.0f} ms"
 
 
 def _table(*columns: tuple[str, str], rest: str) -> Table:

@@ -97,6 +97,16 @@ def test_requests_that_ended_are_listed_by_when_they_did_not_by_how_long_they_to
     assert places == sorted(places)
 
 
+def test_times_to_the_first_token_are_whole_milliseconds_and_refusals_no_failures() -> None:
+    view = network_view()
+    request = dataclasses.replace(view.requests[0], ttft_ms=46)
+    counters = dataclasses.replace(view.counters, requests_failed=0, requests_refused=2)
+    view = dataclasses.replace(view, requests=(request,), counters=counters)
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert " 46 ms" in drawn
+    assert "0 failed, 2 refused" in drawn
+
+
 def test_missing_layers_and_errors_are_named() -> None:
     drawn = shown(of_network(is_whole=False))
     assert "layers 10-19 of 30 have no node, 142 MiB are missing. One more node" in drawn

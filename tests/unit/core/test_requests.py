@@ -37,7 +37,8 @@ def test_requests_that_can_never_be_served_are_refused_at_once() -> None:
     assert ended(story.submit("r4", prompt=8_000, new=500)) == [("error", "context_exceeded")]
     assert ended(story.submit("r5", prompt=4_000, new=97)) == [("error", "request_too_large")]
     assert ended(story.submit("r6", prompt=4_000, new=96)) == []
-    assert story.core.view(story.now_ms).counters.requests_failed == 5
+    counters = story.core.view(story.now_ms).counters
+    assert (counters.requests_refused, counters.requests_failed) == (5, 0)
 
 
 def test_kv_is_reserved_on_every_stage_and_the_next_request_waits_for_it() -> None:
