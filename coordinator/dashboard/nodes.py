@@ -11,6 +11,7 @@ from plait.wire.telemetry import PresenceState
 
 LANES_SHOWN: Final = 32
 NODES_SHOWN: Final = 200
+LEGEND: Final = "A figure: how many nodes hold that layer, red where none does. A bar: one node."
 NODE_TONES: Final = {
     "joining": "busy",
     "loading": "busy",
@@ -81,7 +82,8 @@ def _model(view: NetworkView, model: ModelView) -> str:
         f'<div class="strip" role="img" aria-label="{text(label)}" '
         f'style="--layers:{model.num_layers}">{cells}</div>'
         f'<ul class="lanes" style="--layers:{model.num_layers}">{lanes}</ul>'
-        f'<div class="ruler"><span>layer 0</span><span>layer {model.num_layers - 1}</span></div>'
+        f'<div class="ruler"><span>layer 0</span><span>{LEGEND}</span>'
+        f"<span>layer {model.num_layers - 1}</span></div>"
     )
     return section(model.model_id, body, aside=aside, description=note)
 

@@ -57,6 +57,7 @@ def draw_tiles(snapshot: Snapshot) -> str:
         f"{figures.per_second(snapshot.tokens_per_s)}</span></div>"
         f"{sparkline(snapshot.history)}</div>"
     )
+    refused = f", refused: {counters.requests_refused}" if counters.requests_refused else ""
     tiles = (
         _tile("Tokens generated", figures.count(counters.tokens_generated), "tokens_generated"),
         _tile("Nodes serving", f"{serving} / {len(view.nodes)}", "nodes_serving"),
@@ -68,7 +69,7 @@ def draw_tiles(snapshot: Snapshot) -> str:
             "Finished",
             figures.count(counters.requests_finished),
             "requests_finished",
-            f"cancelled: {counters.requests_cancelled}, refused: {counters.requests_refused}",
+            f"cancelled: {counters.requests_cancelled}{refused}",
         ),
         _tile(
             "Failed",
