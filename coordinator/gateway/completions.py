@@ -14,15 +14,16 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.gateway import openai_shapes as shapes
+from coordinator.gateway.event_ids import event_id
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued
 from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openai_shapes import ChoiceState, Envelope
-from coordinator.gateway.reader import Reader
+from coordinator.gateway.reader import Reader, is_piece
 from coordinator.gateway.schema import CompletionOrder
 from plait.clock import Clock
-from plait.errors import CancelledByClientError, PlaitError
+from plait.errors import CancelledByClientError, PlaitError, ServiceError
 from plait.log import get
 from plait.types import FinishReason
 from scheduler.selection.fairness import SloClass
@@ -211,6 +212,10 @@ class _EventStream:
         self._has_started = False
         self._ended: dict[int, Finished] = {}
         self._waiting = _KEEPALIVE
+        resume = order.orders[0].resume
+        self._num_pieces = resume.num_deltas if resume is not None else 0
+        for state in states if self._num_pieces else ():
+            state.has_role = True  # it came before the stream was lost
 
     async def run(self, choices: Choices) -> None:
         """Send everything. A failure before the status line raises; after it, it is an event."""
@@ -232,6 +237,14 @@ class _EventStream:
             if not self._has_started:
                 raise
             await self._write(_event(error_object(error)))
+        except ClientGoneError:
+            raise
+        except Exception as error:  # the root of a stream, which must not end in silence
+            log.error("bug", response_id=self._envelope.response_id, kind=type(error).__name__)
+            if not self._has_started:
+                raise
+            failure = ServiceError("plait failed on this request; its log says why")
+            await self._write(_event(error_object(failure)))
         else:
             if self._order.includes_usage:
                 in_order = [self._ended[index] for index in sorted(self._ended)]
@@ -260,8 +273,14 @@ class _EventStream:
             chunks.append(shapes.text_chunk(self._envelope, state, happening))
         if self._order.includes_usage:
             chunks = [{**chunk, "usage": None} for chunk in chunks]
+        self._num_pieces += is_piece(happening)
         if chunks:
-            await self._write(b"".join(_event(chunk) for chunk in chunks))
+            await self._write(self._id() + b"".join(_event(chunk) for chunk in chunks))
+
+    def _id(self) -> bytes:
+        """Of the event that follows; streams of several choices have none."""
+        request_id = self._order.orders[0].request_id
+        return event_id(request_id, self._num_pieces) if request_id else b""
 
     async def _write(self, payload: bytes) -> None:
         if not self._has_started:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.completions import CompletionResponse
+from coordinator.gateway.event_ids import named
 from coordinator.gateway.fields import parse_object
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.http_errors import error_response, json_response
@@ -84,6 +85,7 @@ class HttpDoor:
         key = await self._authenticate(request)
         order = read(parse_object(await self._body(request)))
         self._catalogue.find(order.model_id)
+        order, name = named(order, request.headers.get("last-event-id"), self._new_id())
         return CompletionResponse(
             order=order,
             key_id=key.key_id,
@@ -92,7 +94,7 @@ class HttpDoor:
             turnstile=self._turnstile,
             limits=self._limits,
             clock=self._clock,
-            response_id=prefix + self._new_id(),
+            response_id=prefix + name,
         )
 
     async def models(self, request: Request) -> Response:

@@ -1,6 +1,7 @@
 """Whole networks of real processes for tests, on top of `plait.cli.local_network`."""
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,9 +58,11 @@ def serving_network(
         yield network
 
 
-def kill_and_restart_coordinator(network: LocalNetwork, model: str) -> None:
-    """SIGKILL, then a new process with the same state on the same ports. Nodes are told nothing."""
-    network.coordinator.process.kill()
+def kill_and_restart_coordinator(
+    network: LocalNetwork, model: str, how: signal.Signals = signal.SIGKILL
+) -> None:
+    """End it, then a new process with the same state on the same ports. Nodes are told nothing."""
+    network.coordinator.process.send_signal(how)
     network.children.forget(network.coordinator)
     (papers,) = network.home.glob("node-1/nodes/*/node.json")
     node_address = json.loads(papers.read_text())["node_address"]
@@ -71,6 +74,16 @@ def kill_and_restart_coordinator(network: LocalNetwork, model: str) -> None:
     network.coordinator = network.children.start(
         "coordinator-again", arguments, {"PLAIT_HOME": str(home)}
     )
+
+
+def rejoin_node(network: LocalNetwork, name: str, spec: ModelSpec, *, num_stages: int) -> None:
+    """Start a node that has ended anew, with the papers and the cap that it had."""
+    cap = cap_for_stages(spec, num_stages, KV_TOKENS)
+    arguments = ["node", "join", "--name", name, "--listen", "127.0.0.1:0", "--threads", "1"]
+    arguments += ["--device", "cpu", "--memory", f"{cap}B"]
+    home = network.home / name.replace(" ", "-")
+    environment = {"PLAIT_HOME": str(home), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    network.nodes[name] = network.children.start(f"{name} again", arguments, environment)
 
 
 def num_serving(view: NetworkView) -> int:

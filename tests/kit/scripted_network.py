@@ -203,7 +203,7 @@ class ScriptedNetwork:
                 reason = Reason(code="kv_full", message="all KV is in use")
                 self._perform(fx.NotifyQueued(request_id=request_id, position=1, reason=reason))
             case ev.RequestSubmitted(request_id=request_id):
-                self.open(request_id, 1)
+                self.open(request_id, self._epochs.get(request_id, 0) + 1)
             case ev.RouteBroke(request_id=request_id, epoch=epoch, reason=reason):
                 self._close(request_id, epoch, FinishReason.ERROR)
                 if epoch < self.attempts_max:

@@ -1,0 +1,100 @@
+"""Planned leaves and restarts under load, with real processes: no client notices."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from plait.cli.local_network import LocalNetwork
+from plait.models import load_spec, resolve
+from tests.kit.crowd import Crowd
+from tests.kit.network import (
+    client_of,
+    kill_and_restart_coordinator,
+    num_serving,
+    rejoin_node,
+    serving_network,
+)
+from tests.kit.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.slow
+NUM_TOKENS = 300
+NUM_STREAMS = 8
+DONE_S = 90.0
+KILLS = 3
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    """Two chains of two nodes each."""
+    home = tmp_path_factory.mktemp("restarted-network")
+    spec = write_tiny_model(home / "tiny")
+    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+        yield network
+
+
+def test_a_node_that_is_stopped_under_load_leaves_unnoticed(network: LocalNetwork) -> None:
+    with (
+        client_of(network) as client,
+        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
+    ):
+        asked = crowd.start()
+        view = network.wait(
+            lambda view: sum(n.kv_tokens_reserved > 0 for n in view.nodes) >= 2,
+            timeout_s=20,
+            what="streams under way",
+        )
+        name = next(n.display_name for n in view.nodes if n.kv_tokens_reserved > 0)
+        child = network.nodes.pop(name)
+        os.kill(child.pid, signal.SIGTERM)
+        code = child.process.wait(10.0)
+        answers = crowd.check(asked, timeout_s=DONE_S)
+    assert code == 0
+    assert all(answer.num_attempts <= 3 for answer in answers)
+    assert network.view().counters.requests_failed == 0
+    network.children.forget(child)
+    spec = load_spec(resolve(str(network.home / "tiny")))
+    rejoin_node(network, name, spec, num_stages=2)
+    network.wait(lambda view: num_serving(view) == 4, timeout_s=60, what="its return")
+
+
+@pytest.mark.timeout(300)
+def test_a_coordinator_killed_at_any_moment_loses_no_request(network: LocalNetwork) -> None:
+    rng = random.Random(20)
+    before = {node.node_id: node.incarnation for node in network.view().nodes}
+    with (
+        client_of(network) as client,
+        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
+    ):
+        for _ in range(KILLS):
+            asked = crowd.start()
+            threading.Event().wait(rng.uniform(0.0, 1.5))  # the moment is what is drawn
+            kill_and_restart_coordinator(network, str(network.home / "tiny"))
+            crowd.check(asked, timeout_s=DONE_S)
+            after = network.wait(
+                lambda view: num_serving(view) == 4, timeout_s=30, what="all nodes' return"
+            )
+            assert {node.node_id: node.incarnation for node in after.nodes} == before
+            network.wait(
+                lambda view: all(node.kv_tokens_reserved == 0 for node in view.nodes),
+                timeout_s=10,
+                what="all KV given back",
+            )
+
+
+def test_a_coordinator_stopped_in_order_lets_running_requests_end(network: LocalNetwork) -> None:
+    with (
+        client_of(network) as client,
+        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
+    ):
+        asked = crowd.start()
+        network.wait(
+            lambda view: any(n.kv_tokens_reserved > 0 for n in view.nodes),
+            timeout_s=20,
+            what="streams under way",
+        )
+        kill_and_restart_coordinator(network, str(network.home / "tiny"), signal.SIGTERM)
+        crowd.check(asked, timeout_s=DONE_S)
