@@ -3,6 +3,7 @@
 import random
 
 import grpc
+from grpc import aio
 
 from plait.sdk.fold import Fold
 from plait.sdk.requests import build_request
@@ -11,25 +12,13 @@ from plait.wire.status import REASON_KEY
 from plait.wire.v1 import gateway_pb2
 
 
-class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+def failed(code: grpc.StatusCode, reason: str | None = None, details: str = "") -> aio.AioRpcError:
     """A call that ended so."""
-
-    def __init__(self, code: grpc.StatusCode, reason: str | None = None, details: str = "") -> None:
-        self._code, self._details = code, details
-        self._metadata = ((REASON_KEY, reason),) if reason is not None else ()
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._metadata
+    said = aio.Metadata((REASON_KEY, reason)) if reason is not None else aio.Metadata()
+    return aio.AioRpcError(code, aio.Metadata(), said, details=details)
 
 
-Failed.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
-LOST = Failed(grpc.StatusCode.UNAVAILABLE)
+LOST = failed(grpc.StatusCode.UNAVAILABLE)
 
 
 class Rig:
@@ -68,11 +57,11 @@ def test_a_lost_call_is_made_again_with_what_has_come() -> None:
 
 def test_what_the_network_says_is_final_but_for_its_own_stop() -> None:
     rig = Rig()
-    assert rig.wait_s(Failed(grpc.StatusCode.UNAVAILABLE, "span_unavailable")) is None
-    assert rig.wait_s(Failed(grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")) is None
-    assert rig.wait_s(Failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is None
-    assert rig.wait_s(Failed(grpc.StatusCode.UNAVAILABLE, "coordinator_stopping")) is not None
-    assert rig.wait_s(Failed(grpc.StatusCode.INTERNAL, details="Received RST_STREAM")) is not None
+    assert rig.wait_s(failed(grpc.StatusCode.UNAVAILABLE, "span_unavailable")) is None
+    assert rig.wait_s(failed(grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")) is None
+    assert rig.wait_s(failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is None
+    assert rig.wait_s(failed(grpc.StatusCode.UNAVAILABLE, "coordinator_stopping")) is not None
+    assert rig.wait_s(failed(grpc.StatusCode.INTERNAL, details="Received RST_STREAM")) is not None
 
 
 def test_a_network_never_reached_is_not_waited_for() -> None:
