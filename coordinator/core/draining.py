@@ -34,7 +34,7 @@ def drain_asked(state: CoreState, event: ev.NodeDrainAsked) -> None:
         if pipeline.state is not PipelineState.DRAINING:
             state.move_pipeline(pipeline, PipelineTrigger.STAGE_DRAINING)
     limit_ms = event.limit_ms if event.limit_ms > 0 else state.limits.drain_limit_ms
-    node.drain_move_ms = state.now_ms + limit_ms - min(state.limits.drain_move_ms, limit_ms // 5)
+    node.drain_move_ms = state.now_ms + limit_ms - min(state.limits.drain_move_ms, limit_ms * 3 // 10)
     until_ms = state.now_ms + limit_ms + state.limits.drain_grace_ms
     state.timers.at(until_ms, TimerKind.DRAIN_LIMIT, node.key)
     state.emit(fx.DrainNode(node_id=node.node_id, incarnation=node.incarnation, limit_ms=limit_ms))
@@ -85,13 +85,15 @@ def _move_on(state: CoreState, node: NodeRecord) -> None:
 
 
 def _ends_by(state: CoreState, request: RequestRecord, when_ms: int) -> bool:
-    """Whether its last token should be there, going by what its chain was chosen for."""
+    """Whether its last token should be there, going by what its chain was chosen for; not where
+    that was wrong: it should have been there by now."""
     decision = request.decisions[-1].decision if request.decisions else None
     if decision is None:
         return False
     began_ms = request.first_token_ms if request.first_token_ms is not None else state.now_ms
     lead_ms = 0.0 if request.state is RequestState.DECODE else decision.ttft_ms
-    return began_ms + lead_ms + request.max_new_tokens * decision.token_ms <= when_ms
+    end_ms = began_ms + lead_ms + request.max_new_tokens * decision.token_ms
+    return state.now_ms < end_ms <= when_ms
 
 
 def _finish(state: CoreState, node: NodeRecord) -> None:

@@ -70,7 +70,7 @@ class Limits:
     retry_max_ms: int = 60_000
     drain_grace_ms: int = 2_000
     drain_limit_ms: int = 10_000
-    drain_move_ms: int = 2_000
+    drain_move_ms: int = 3_000
     drain_look_ms: int = 250
     open_limit_ms: int = 10_000
     prefill_limit_ms: int = 180_000
