@@ -3,8 +3,8 @@
 SmolLM2 over chains of three real processes, with a spare for each stage. At token 20 of 64 one node
 of the running chain is killed. The pause is the longest time between two tokens after that; the
 tokens have to be those of an undisturbed run. P is the time in which an idle chain runs the prompt
-and 20 more tokens as a prompt. Each network loses its three nodes one after another, the spares
-taking their places, and is started anew for the next run.
+and 20 more tokens as a prompt. A network loses nodes as long as other nodes hold the layers of the
+next one; then another is started.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmarks._bars import Bar, add_options, judge
 from plait.cli.local_network import LocalNetwork
-from plait.sdk import Client
+from plait.sdk import Client, Hop
 from plait.types import ModelSpec
 from tests.kit.network import (
     SMOLLM,
@@ -62,10 +62,11 @@ def main() -> None:
     _, spec = smollm()
     runs: list[Run] = []
     prefills_s: list[float] = []
-    for number in range(options.runs):
+    while len(runs) < options.runs * len(ROLES):
         with tempfile.TemporaryDirectory(prefix="plait-failover-") as folder:
-            runs += _lose_three(Path(folder), spec, prefills_s)
-        console.print(f"network {number + 1} of {options.runs}: {_pauses_ms(runs[-3:])}")
+            lost = _lose_nodes(Path(folder), spec, _next_roles(runs, options.runs), prefills_s)
+        console.print(f"a network: {_pauses_ms(lost)}", highlight=False)
+        runs += lost
     prefill_s = statistics.median(prefills_s)
     console.print(f"P, the prompt and {KILL_AT} tokens run again: {prefill_s * 1e3:.0f} ms")
     for role in ROLES:
@@ -81,8 +82,16 @@ def main() -> None:
     judge(bars, console, is_strict=options.strict)
 
 
-def _lose_three(home: Path, spec: ModelSpec, prefills_s: list[float]) -> list[Run]:
-    """One network, and what its clients see of three nodes that die."""
+def _next_roles(runs: list[Run], num_runs: int) -> list[str]:
+    """Whom to kill next: the role with the fewest kills first."""
+    killed = {role: sum(run.role == role for run in runs) for role in ROLES}
+    return sorted((role for role in ROLES if killed[role] < num_runs), key=killed.__getitem__)
+
+
+def _lose_nodes(
+    home: Path, spec: ModelSpec, roles: list[str], prefills_s: list[float]
+) -> list[Run]:
+    """One network, and what its clients see of its nodes that die."""
     runs: list[Run] = []
     with (
         serving_network(
@@ -92,8 +101,11 @@ def _lose_three(home: Path, spec: ModelSpec, prefills_s: list[float]) -> list[Ru
     ):
         undisturbed = _ids(client)
         prefills_s += _prefills_s(client, undisturbed)
-        for role in ROLES:
-            runs.append(_kill(network, client, role, undisturbed))
+        for role in roles:
+            run = _kill(network, client, role, undisturbed)
+            if run is None:
+                break
+            runs.append(run)
             left = 2 * NUM_STAGES - len(runs)
             network.wait(
                 lambda view, left=left: (  # type: ignore[misc]
@@ -121,7 +133,16 @@ def _prefills_s(client: Client, ids: tuple[int, ...]) -> list[float]:
     return took
 
 
-def _kill(network: LocalNetwork, client: Client, role: str, undisturbed: tuple[int, ...]) -> Run:
+def _has_spare(network: LocalNetwork, victim: Hop) -> bool:
+    """Whether others hold all layers that this node runs."""
+    replicas = network.view().models[0].replicas_per_layer
+    return min(replicas[victim.span.start : victim.span.end]) >= 2
+
+
+def _kill(
+    network: LocalNetwork, client: Client, role: str, undisturbed: tuple[int, ...]
+) -> Run | None:
+    """None: nobody else holds the layers of that role's node, so nobody is killed."""
     stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
     ids: list[int] = []
     killed, last_s, pause_s = "", time.perf_counter(), 0.0
@@ -131,7 +152,10 @@ def _kill(network: LocalNetwork, client: Client, role: str, undisturbed: tuple[i
         if killed:
             pause_s = max(pause_s, now_s - last_s)
         elif len(ids) >= KILL_AT:
-            killed = stream.route[ROLES.index(role)].display_name
+            victim = stream.route[ROLES.index(role)]
+            if not _has_spare(network, victim):
+                return None
+            killed = victim.display_name
             os.kill(network.nodes[killed].pid, signal.SIGKILL)
             now_s = time.perf_counter()
         last_s = now_s
