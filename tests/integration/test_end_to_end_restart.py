@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 NUM_TOKENS = 300
 NUM_STREAMS = 8
 DONE_S = 90.0
+LEAVE_S = 15.0
+"""The limit of 10 s, and what a busy machine takes to end a process."""
 KILLS = 3
 
 
@@ -50,7 +52,7 @@ def test_a_node_that_is_stopped_under_load_leaves_unnoticed(network: LocalNetwor
         name = next(n.display_name for n in view.nodes if n.kv_tokens_reserved > 0)
         child = network.nodes.pop(name)
         os.kill(child.pid, signal.SIGTERM)
-        code = child.process.wait(10.0)
+        code = child.process.wait(LEAVE_S)
         answers = crowd.check(asked, timeout_s=DONE_S)
     assert code == 0
     assert all(answer.num_attempts <= 3 for answer in answers)
