@@ -34,7 +34,8 @@ def drain_asked(state: CoreState, event: ev.NodeDrainAsked) -> None:
         if pipeline.state is not PipelineState.DRAINING:
             state.move_pipeline(pipeline, PipelineTrigger.STAGE_DRAINING)
     limit_ms = event.limit_ms if event.limit_ms > 0 else state.limits.drain_limit_ms
-    node.drain_move_ms = state.now_ms + limit_ms - min(state.limits.drain_move_ms, limit_ms * 3 // 10)
+    moving_ms = min(state.limits.drain_move_ms, limit_ms * 3 // 10)
+    node.drain_move_ms = state.now_ms + limit_ms - moving_ms
     until_ms = state.now_ms + limit_ms + state.limits.drain_grace_ms
     state.timers.at(until_ms, TimerKind.DRAIN_LIMIT, node.key)
     state.emit(fx.DrainNode(node_id=node.node_id, incarnation=node.incarnation, limit_ms=limit_ms))
