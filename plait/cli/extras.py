@@ -9,7 +9,7 @@ from plait.errors import ConfigError
 _MODELS: Final = ("filelock", "gguf", "httpx", "huggingface_hub", "numpy", "safetensors")
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": _MODELS,
-    "node": (*_MODELS, "aiomqtt", "psutil", "torch"),
+    "node": (*_MODELS, "aiomqtt", "llguidance", "psutil", "torch"),
     "coordinator": (
         *_MODELS,
         "aiomqtt",
@@ -18,6 +18,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
         "fastapi",
         "highspy",
         "jinja2",
+        "llguidance",
         "nicegui",
         "prometheus_client",
         "pulp",
