@@ -14,6 +14,7 @@ STORIES = (
     "tests.unit.core.test_nodes",
     "tests.unit.core.test_planning",
     "tests.unit.core.test_requests",
+    "tests.unit.core.test_draining",
     "tests.unit.core.test_outlook",
     "tests.unit.core.test_story",
     "tests.unit.scheduler.test_selection",
