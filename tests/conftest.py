@@ -2,9 +2,15 @@
 is judged by what it changes; at a desk they search on."""
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+# A shell that runs tests in the background ignores Ctrl-C for all that it starts, and so would the
+# processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
