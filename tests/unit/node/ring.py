@@ -114,7 +114,8 @@ class GatewayKit:
         while isinstance(data := await context.read(), bytes):
             message = data_pb2.NodeToGateway.FromString(data)
             body = getattr(message, message.WhichOneof("body") or "")
-            self.messages.setdefault(body.request_id, []).append(message)
+            if hasattr(body, "request_id"):  # what is kept for a gateway names its ticket
+                self.messages.setdefault(body.request_id, []).append(message)
 
     async def send(self, node_id: NodeId, message: data_pb2.GatewayToNode) -> None:
         await self.calls[node_id].write(message.SerializeToString())
