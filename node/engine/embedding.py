@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.background import JobDone
 from node.engine.device import Device
-from node.engine.row_fetcher import FetchDone, RowFetcher
+from node.engine.row_fetcher import RowFetcher
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.errors import WeightsError
 from plait.models.source import TensorSource
@@ -37,7 +38,7 @@ class Embedding(Protocol):
 
     def __call__(self, token_ids: Sequence[int]) -> Tensor: ...
 
-    def prepare(self, token_ids: Sequence[int], done: FetchDone) -> bool:
+    def prepare(self, token_ids: Sequence[int], done: JobDone) -> bool:
         """Whether these rows are on this machine. Where not they are fetched, and `done` is called
         from another thread: with None, or with what went wrong.
 
@@ -63,7 +64,7 @@ class TableEmbedding:
     def __call__(self, token_ids: Sequence[int]) -> Tensor:
         return F.embedding(torch.tensor(token_ids, device=self._table.device), self._table)
 
-    def prepare(self, token_ids: Sequence[int], done: FetchDone) -> bool:
+    def prepare(self, token_ids: Sequence[int], done: JobDone) -> bool:
         return True
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ class RowEmbedding:
         rows = self._lookup(token_ids)
         return rows if self._device.kind == "cpu" else rows.to(self._device.torch_device)
 
-    def prepare(self, token_ids: Sequence[int], done: FetchDone) -> bool:
+    def prepare(self, token_ids: Sequence[int], done: JobDone) -> bool:
         if self._source.has_rows(EMBEDDING, token_ids):
             return True
         self._fetcher.ask(sorted(set(token_ids)), done)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from node.engine.background import JobDone
 from node.engine.device import Device
 from node.engine.embedding import warm_rows
 from node.engine.grammar import GrammarCompiler
@@ -14,7 +15,6 @@ from node.engine.kv_cache import KvPool
 from node.engine.layouts.choice import keeps_copies
 from node.engine.loader import load_stage
 from node.engine.memory import plan_memory
-from node.engine.row_fetcher import FetchDone
 from node.engine.runner import Runner
 from node.engine.sampler import SequenceSampler
 from node.engine.sequence import StepItem
@@ -40,7 +40,7 @@ class StepRunner(Protocol):
         """One result for each item, in order."""
         ...
 
-    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: FetchDone) -> bool:
+    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: JobDone) -> bool:
         """Whether all that `work` of a sequence with `sampler` needs is on this machine; any thread
         may ask. Where not, it is fetched, and `done` is called from another thread. Raises
         OverloadedError."""

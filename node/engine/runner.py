@@ -6,11 +6,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from node.engine.background import JobDone
 from node.engine.device import Device
 from node.engine.grammar_thread import GrammarThread
 from node.engine.kv_cache import KvPool
 from node.engine.lanes import Lanes, lanes_for
-from node.engine.row_fetcher import FetchDone
 from node.engine.sampler import SequenceSampler, draw_rows
 from node.engine.sequence import StepItem
 from node.engine.stage import HeldStage
@@ -46,7 +46,7 @@ class Runner:
         self._grammars = grammars
         self._gather = device.kind == "cuda" if gather_decodes is None else gather_decodes
 
-    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: FetchDone) -> bool:
+    def prepare(self, work: StageWork, sampler: SequenceSampler | None, done: JobDone) -> bool:
         """Whether what `work` needs is on this machine: the rows of the embedding (see
         `node.engine.embedding`) and, where a token is to be drawn, the request's grammar."""
         if not work.sample or sampler is None or sampler.is_ready:
@@ -65,7 +65,7 @@ class Runner:
         self._grammars.ask(sampler, compiled)
         return False
 
-    def _has_rows(self, work: StageWork, done: FetchDone) -> bool:
+    def _has_rows(self, work: StageWork, done: JobDone) -> bool:
         embedding = self.stage.embedding
         if work.token_ids is None or embedding is None:
             return True

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from node.engine.background import JobDone
 from node.engine.held import StepRunner
 from node.engine.host import ThreadedEngineHost
-from node.engine.row_fetcher import FetchDone
 from node.engine.sequence import StepItem
 from node.engine.step_budget import ROWS_MIN
 from node.ports import LoadProgress, SequenceOpen, StageResult, StageWork
@@ -42,7 +42,7 @@ class GatedRunner:
         self.steps: list[list[str]] = []
         self.is_far = False
         self.refusal: OverloadedError | None = None
-        self.fetches: list[FetchDone] = []
+        self.fetches: list[JobDone] = []
         self.is_closed = False
 
     def run(self, items: list[StepItem]) -> list[StageResult]:
@@ -56,7 +56,7 @@ class GatedRunner:
             for w in (item.work for item in items)
         ]
 
-    def prepare(self, work: StageWork, sampler: object, done: FetchDone) -> bool:
+    def prepare(self, work: StageWork, sampler: object, done: JobDone) -> bool:
         if self.refusal is not None:
             raise self.refusal
         if self.is_far:

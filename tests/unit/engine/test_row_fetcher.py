@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from node.engine.row_fetcher import WAITING_MAX, RowFetcher
+from node.engine.background import WAITING_MAX
+from node.engine.row_fetcher import RowFetcher
 from plait.errors import OverloadedError, PlaitError, WeightsError
 
 DEADLINE_S = 10.0
