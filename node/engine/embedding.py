@@ -16,7 +16,7 @@ from torch import Tensor
 from node.engine.background import JobDone
 from node.engine.device import Device
 from node.engine.row_fetcher import RowFetcher
-from node.engine.tensor_bytes import tensor_from_bytes
+from node.engine.tensor_bytes import num_bytes, tensor_from_bytes
 from plait.errors import WeightsError
 from plait.models.source import TensorSource
 from plait.models.tensors import EMBEDDING
@@ -59,7 +59,7 @@ class TableEmbedding:
 
     @property
     def weight_bytes(self) -> int:
-        return self._table.numel() * self._table.element_size()
+        return num_bytes(self._table)
 
     def __call__(self, token_ids: Sequence[int]) -> Tensor:
         return F.embedding(torch.tensor(token_ids, device=self._table.device), self._table)
@@ -91,7 +91,7 @@ class RowEmbedding:
 
     @property
     def weight_bytes(self) -> int:
-        return self._rows.numel() * self._rows.element_size()
+        return num_bytes(self._rows)
 
     def __call__(self, token_ids: Sequence[int]) -> Tensor:
         rows = self._lookup(token_ids)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.tensor_bytes import num_bytes
+
 ROWS_MIN = 4
 """Rows are padded to this many: 4 packed rows cost less than 1, and all take the same path."""
 
@@ -49,7 +51,7 @@ class PlainLinear:
 
     @property
     def weight_bytes(self) -> int:
-        return _num_bytes(self._weight, self._bias)
+        return num_bytes(self._weight, self._bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self._weight, self._bias)
@@ -72,7 +74,7 @@ class PackedLinear:
 
     @property
     def weight_bytes(self) -> int:
-        return _num_bytes(self._packed, self._bias)
+        return num_bytes(self._packed, self._bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
         product: Tensor = self._linear(rows, self._packed, self._bias, "none", [], "")
@@ -111,8 +113,3 @@ def _bound_kernels() -> None:
     """oneDNN and torch's layer above it read these once, at the first product."""
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KERNELS_MAX))
-
-
-def _num_bytes(weight: Tensor, bias: Tensor | None) -> int:
-    total = weight.numel() * weight.element_size()
-    return total if bias is None else total + bias.numel() * bias.element_size()

@@ -23,6 +23,7 @@ from node.engine.rope import rotation_tables
 from node.engine.runner import Runner
 from node.engine.sequence import Sequence, StepItem
 from node.engine.stage import HeldStage
+from node.engine.tensor_bytes import num_bytes
 from node.ports import DeviceReport, SequenceOpen, StageWork
 from plait.models.tensors import tensor_shape
 from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, RequestId
@@ -61,7 +62,7 @@ def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
         device_kind=device.kind,
         device_name=device.name,
         memory_bytes=memory_bytes,
-        memory_bytes_per_s=weight.numel() * weight.element_size() / read_s,
+        memory_bytes_per_s=num_bytes(weight) / read_s,
         flops_per_s=2 * size**3 / square_s,
         compute_dtype=device.compute_dtype,
     )

@@ -7,6 +7,7 @@ from torch import Tensor
 from node.engine.layers.scores import ScoreRule, weigh
 from node.engine.linear import Linear
 from node.engine.step_plan import AttendedChunk, GatheredDecodes, Seen, StepPlan
+from node.engine.tensor_bytes import num_bytes
 from plait.types import ModelSpec
 
 
@@ -58,10 +59,10 @@ class Attention:
 
     @property
     def weight_bytes(self) -> int:
-        gamma = self._qk_gamma
-        gamma_bytes = 0 if gamma is None else gamma.numel() * gamma.element_size()
         rule_bytes = 0 if self._rule is None else self._rule.weight_bytes
-        return self._qkv.weight_bytes + self._out.weight_bytes + gamma_bytes + rule_bytes
+        return (
+            self._qkv.weight_bytes + self._out.weight_bytes + num_bytes(self._qk_gamma) + rule_bytes
+        )
 
     def __call__(self, rows: Tensor, residual: Tensor | None, layer: int, plan: StepPlan) -> Tensor:
         """rows, residual: (R, hidden); without a residual, what would be added to it. `layer`

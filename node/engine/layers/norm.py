@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.tensor_bytes import num_bytes
+
 
 class RmsNorm:
     """x / rms(x) * weight over the last dimension. Zhang and Sennrich (2019)."""
@@ -19,7 +21,7 @@ class RmsNorm:
 
     @property
     def weight_bytes(self) -> int:
-        return self.weight.numel() * self.weight.element_size()
+        return num_bytes(self.weight)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """rows (R, width) to new rows."""

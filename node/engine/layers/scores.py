@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from node.engine.tensor_bytes import num_bytes
+
 
 class ScoreRule:
     """What happens to a layer's scores: a soft cap (Gemma Team, "Gemma 2", 2024, section 2), and a
@@ -20,7 +22,7 @@ class ScoreRule:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the sinks in memory."""
-        return 0 if self._sinks is None else self._sinks.numel() * self._sinks.element_size()
+        return num_bytes(self._sinks)
 
     def of_heads(self, heads: slice) -> "ScoreRule":
         """The same for some of the heads."""
