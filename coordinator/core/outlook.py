@@ -25,14 +25,13 @@ INVITE = "`plait token create` makes the line that lets one in."
 class Outlook:
     """`missing` are layers that no node serves, `gaps` those of them that none even loads.
 
-    `hope` says what is on its way ("" for nothing), `hope_until_ms` how long it is worth waiting
-    for (None: as long as it lasts). `short_bytes` is 0 without gaps. `code` is a refusal's reason.
+    `hope` says what is on its way ("" for nothing). `short_bytes` is 0 without gaps. `code` is a
+    refusal's reason.
     """
 
     missing: tuple[LayerSpan, ...]
     gaps: tuple[LayerSpan, ...] = ()
     hope: str = ""
-    hope_until_ms: int | None = None
     short_bytes: int = 0
     advice: str = ""
     lack: str = ""
@@ -63,7 +62,6 @@ def outlook(state: CoreState, spec: ModelSpec) -> Outlook:
         missing=missing,
         gaps=gaps,
         hope=hope,
-        hope_until_ms=until_ms,
         short_bytes=shortage.short_bytes,
         advice=advice,
         lack=lack,

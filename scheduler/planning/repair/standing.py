@@ -1,12 +1,11 @@
 """What machines hold when a plan is repaired, and what it costs to give them other layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from scheduler.planning.assign import Chain
 from scheduler.planning.ground import Ground
 from scheduler.planning.pool import PoolPlan
 from scheduler.planning.table import Flags, Floats, Ints
@@ -150,14 +149,3 @@ def _sums(figures: Floats) -> Floats:
 def _spans(counts: Ints) -> tuple[Ints, Ints]:
     end = np.cumsum(counts, axis=1)
     return end - counts, end
-
-
-def held_spans(chains: Sequence[Chain]) -> dict[int, tuple[int, int]]:
-    """[start, end) by machine."""
-    spans: dict[int, tuple[int, int]] = {}
-    for chain in chains:
-        at = 0
-        for index, count in zip(chain.members, chain.counts, strict=True):
-            spans[index] = (at, at + count)
-            at += count
-    return spans
