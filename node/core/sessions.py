@@ -121,11 +121,7 @@ class Sessions:
     def prefix_short(self, event: PrefixShortReceived, now_ms: int, out: list[Effect]) -> None:
         """A later stage has less of the prompt: its rows run again from there on."""
         short = event.short
-        session = self._match(event.sender, short.request_id, short.epoch)
-        if session is None:
-            return
-        if session.next_id != event.sender:
-            self._counters.frames_foreign += 1
+        if (session := self._from_next(event.sender, short.request_id, short.epoch)) is None:
             return
         if session.is_first and not session.prompt_token_ids:
             self._counters.frames_malformed += 1
@@ -145,7 +141,7 @@ class Sessions:
         self, sender: NodeId, arrived: Activations, now_ms: int, out: list[Effect]
     ) -> None:
         """Rows from the stage before: check, then queue them for a step."""
-        session = self._match(sender, arrived.request_id, arrived.epoch)
+        session = self._match(arrived.request_id, arrived.epoch)
         if session is None:
             return
         if session.previous_id != sender:
@@ -239,7 +235,7 @@ class Sessions:
 
     def token(self, sender: NodeId, token: Token, now_ms: int, out: list[Effect]) -> None:
         """A token round the ring: the first stage's next row, or the end."""
-        session = self._match(sender, token.request_id, token.epoch)
+        session = self._match(token.request_id, token.epoch)
         if session is None:
             return
         if not session.is_first or session.is_last or session.last_id != sender:
@@ -289,11 +285,7 @@ class Sessions:
     def broken(self, event: BrokenReceived, out: list[Effect]) -> None:
         """The next stage gave up: so do we, and the stages before; the first tells the gateway."""
         broken = event.broken
-        session = self._match(event.sender, broken.request_id, broken.epoch)
-        if session is None:
-            return
-        if session.next_id != event.sender:
-            self._counters.frames_foreign += 1
+        if (session := self._from_next(event.sender, broken.request_id, broken.epoch)) is None:
             return
         self._counters.sessions_broken += 1
         if session.previous_id is not None:
@@ -377,7 +369,7 @@ class Sessions:
         session = self._node.sessions.get(request_id)
         return session if session is not None and session.epoch == epoch else None
 
-    def _match(self, sender: NodeId, request_id: RequestId, epoch: int) -> Session | None:
+    def _match(self, request_id: RequestId, epoch: int) -> Session | None:
         """The session that a frame names; where there is none, the frame is counted."""
         session = self._find(request_id, epoch)
         if session is None:
@@ -385,6 +377,14 @@ class Sessions:
                 self._counters.frames_late += 1
             else:
                 self._counters.frames_foreign += 1
+        return session
+
+    def _from_next(self, sender: NodeId, request_id: RequestId, epoch: int) -> Session | None:
+        """The session whose next stage sent a frame about it; any other frame is counted."""
+        session = self._match(request_id, epoch)
+        if session is not None and session.next_id != sender:
+            self._counters.frames_foreign += 1
+            return None
         return session
 
     def _close_forward(self, session: Session, reason: FinishReason, out: list[Effect]) -> None:
