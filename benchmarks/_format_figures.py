@@ -1,26 +1,21 @@
 """What each weight format costs: perplexity and greedy agreement on a fixed text beside the same
 file dequantised to float32, and bytes in memory beside the file's."""
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from benchmarks._bars import Bar
 from benchmarks._engine_rig import EngineRig
-from plait import config
-from plait.models import CATALOGUE, choose_format, load_spec, open_source, pull, resolve
+from benchmarks._fixed_text import perplexity_of, text_ids
+from plait.models import choose_format, load_spec, open_source, pull, resolve
 from plait.models.quantizing import quantize_model
-from plait.models.records import catalogue_folder
 from plait.models.tensors import whole_tensor_names
 from plait.types import WeightFormat
 
-TEXT = Path(__file__).with_name("fixed_text.txt")
 CASES = (
     ("f16", "fp16", 1.01),
     ("q8_0", "fp16", 1.01),
@@ -62,7 +57,7 @@ class FormatFigure:
 
 def measure_formats(model_name: str, folder: Path) -> list[FormatFigure]:
     """Every case, from files that are written into `folder`."""
-    ids = _text_ids(model_name)
+    ids = text_ids(model_name)
     found: list[FormatFigure] = []
     wide: dict[str, Tensor] = {}
     for kind, weights, most in CASES:
@@ -82,7 +77,7 @@ def measure_formats(model_name: str, folder: Path) -> list[FormatFigure]:
         held = rig.stage.weight_bytes
         if rig.stage.embedding is not None:
             held -= rig.stage.embedding.weight_bytes
-        perplexity = _perplexity(logits, ids)
+        perplexity = perplexity_of(logits, ids)
         found.append(
             FormatFigure(
                 file=kind,
@@ -90,7 +85,7 @@ def measure_formats(model_name: str, folder: Path) -> list[FormatFigure]:
                 weight_format=chosen,
                 layout=rig.stage.layout,
                 perplexity=perplexity,
-                perplexity_ratio=perplexity / _perplexity(wide[kind], ids),
+                perplexity_ratio=perplexity / perplexity_of(wide[kind], ids),
                 perplexity_most=most,
                 agreement=float((logits.argmax(-1) == wide[kind].argmax(-1)).float().mean()),
                 weight_bytes=held,
@@ -139,16 +134,3 @@ def show_formats(figures: list[FormatFigure], console: Console) -> None:
             f"{figure.bytes_ratio:.3f}",
         )
     console.print(table)
-
-
-def _perplexity(logits: Tensor, ids: list[int]) -> float:
-    targets = torch.tensor(ids[1:])
-    return math.exp(float(torch.nn.functional.cross_entropy(logits[:-1], targets)))
-
-
-def _text_ids(model_name: str) -> list[int]:
-    folder = catalogue_folder(config.models_dir(), model_name)
-    entry = CATALOGUE[model_name]
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), gguf_file=entry.file_name)
-    ids: list[int] = tokenizer(TEXT.read_text("utf-8"))["input_ids"]
-    return ids

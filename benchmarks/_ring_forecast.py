@@ -1,11 +1,12 @@
 """What the simulator says of a running network, from what its nodes measured of themselves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from coordinator.core.view import NetworkView, NodeView
 from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, NodeId, NodeProfile
+from scheduler.calibration import calibrated, repriced
 from scheduler.cost import Links, stage_cost
 from scheduler.simulation.engine import Engine
 from scheduler.simulation.plait import Plait
@@ -45,7 +46,8 @@ def forecast(
     much slower each node's steps are now than it measured itself."""
     nodes = chain_nodes(view)
     profiles = [
-        _scaled(profile_of(n, spec), factors.get(n.node_id, 1.0), prompts.factor) for n in nodes
+        _scaled(profile_of(n, spec), spec, factors.get(n.node_id, 1.0), prompts.factor)
+        for n in nodes
     ]
     links = Links(profiles)
     for node in nodes:
@@ -143,14 +145,7 @@ def profile_of(node: NodeView, spec: ModelSpec) -> NodeProfile:
     )
 
 
-def _scaled(profile: NodeProfile, factor: float, prompt_factor: float) -> NodeProfile:
-    timing = profile.timings[0]
-    scaled = replace(
-        timing,
-        decode_layer_ms=timing.decode_layer_ms * factor,
-        decode_layer_ms_per_extra=timing.decode_layer_ms_per_extra * factor,
-        prefill_layer_ms_per_token=timing.prefill_layer_ms_per_token * prompt_factor,
-        head_ms=timing.head_ms * factor,
-        step_overhead_ms=timing.step_overhead_ms * factor,
-    )
-    return replace(profile, timings=(scaled,))
+def _scaled(
+    profile: NodeProfile, spec: ModelSpec, factor: float, prompt_factor: float
+) -> NodeProfile:
+    return repriced(profile, spec, calibrated(stage_cost(profile, spec), (factor, prompt_factor)))

@@ -11,27 +11,23 @@ import json
 import math
 from collections.abc import Sequence as Rows
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from benchmarks._bars import Bar, add_options, judge
 from benchmarks._engine_rig import POSITIONS, EngineRig
 from benchmarks._far_ring import FarRing
+from benchmarks._fixed_text import perplexity_of, text_ids
 from node.engine.sequence import Sequence, StepItem
 from node.engine.wire_rows import rows_from_wire, rows_to_wire
 from node.ports import SequenceOpen, StageWork
-from plait import config
-from plait.models import CATALOGUE, load_spec, pull, resolve
-from plait.models.records import catalogue_folder
+from plait.models import load_spec, pull, resolve
 from plait.types import DType, LayerSpan, ModelSpec, RequestId, SamplingParams, WeightFormat
 
-TEXT: Final = Path(__file__).with_name("fixed_text.txt")
 NUM_STAGES: Final = 3
 PROMPT_TOKENS: Final = 256
 NEW_TOKENS: Final = 64
@@ -101,12 +97,13 @@ class StagedText:
 def measure_answers(rig: EngineRig, ids: Rows[int]) -> list[WireFigure]:
     text = StagedText(rig, ids)
     exact = text.logits(DType.FLOAT32)
+    exact_perplexity = perplexity_of(exact, ids)
     found: list[WireFigure] = []
     for dtype in DType:
         logits = text.logits(dtype)
-        perplexity = _perplexity(logits, ids)
+        perplexity = perplexity_of(logits, ids)
         agreement = float((logits.argmax(-1) == exact.argmax(-1)).float().mean())
-        ratio = perplexity / _perplexity(exact, ids)
+        ratio = perplexity / exact_perplexity
         found.append(WireFigure(dtype, perplexity, ratio, agreement))
     return found
 
@@ -167,24 +164,11 @@ def show(figures: list[WireFigure], console: Console) -> None:
     console.print(table)
 
 
-def _perplexity(logits: Tensor, ids: Rows[int]) -> float:
-    targets = torch.tensor(list(ids[1:]))
-    return math.exp(float(torch.nn.functional.cross_entropy(logits[:-1], targets)))
-
-
-def _text_ids(model_name: str) -> list[int]:
-    folder = catalogue_folder(config.models_dir(), model_name)
-    entry = CATALOGUE[model_name]
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), gguf_file=entry.file_name)
-    ids: list[int] = tokenizer(TEXT.read_text("utf-8"))["input_ids"]
-    return ids
-
-
 def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     source = pull(resolve(options.model))
     spec = load_spec(source)
-    ids = _text_ids(options.model)
+    ids = text_ids(options.model)
     figures = measure_answers(EngineRig(source, spec, WeightFormat.NATIVE), ids)
     for figure in figures:
         if figure.dtype in (DType.FLOAT16, DType.INT8):
