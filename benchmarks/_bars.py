@@ -1,8 +1,9 @@
 """Bars: what a figure must reach, said in one line each, and what `--strict` makes of a miss."""
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """`--json FILE` and `--strict`, which every benchmark takes."""
     parser.add_argument("--json", type=Path, help="write the figures and verdicts to this file too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a bar is missed")
+
+
+def write_figures(path: Path | None, figures: Mapping[str, object], bars: Sequence[Bar]) -> None:
+    """What `--json` asks for, the bars' verdicts beside the figures; nothing without a path."""
+    if path is None:
+        return
+    content = {**figures, "bars": [bar.figures() for bar in bars]}
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def judge(bars: Sequence[Bar], console: Console, *, is_strict: bool) -> None:

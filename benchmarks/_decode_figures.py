@@ -6,7 +6,6 @@ machine's speed drifts. Run it as `python benchmarks/decode.py [--strict] [--jso
 
 import argparse
 import asyncio
-import json
 import statistics
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._contenders import Contender, EngineContender, TransformersContender
 from benchmarks._ring import RingContender
 from plait.models import load_spec, pull, resolve
@@ -116,20 +115,18 @@ async def run(options: argparse.Namespace) -> None:
     console = Console()
     show(rates, console)
     bars = bars_of(found)
-    if options.json is not None:
-        figures = {
-            "benchmark": "decode",
-            "model": options.model,
-            "num_tokens": options.tokens,
-            "num_threads": options.threads,
-            "num_nodes": options.nodes,
-            "repeats": options.repeats,
-            "tokens_per_s": medians(rates),
-            "tokens_per_s_by_round": rates,
-            "ratios": found,
-            "bars": [bar.figures() for bar in bars],
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    figures = {
+        "benchmark": "decode",
+        "model": options.model,
+        "num_tokens": options.tokens,
+        "num_threads": options.threads,
+        "num_nodes": options.nodes,
+        "repeats": options.repeats,
+        "tokens_per_s": medians(rates),
+        "tokens_per_s_by_round": rates,
+        "ratios": found,
+    }
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

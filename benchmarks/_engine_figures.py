@@ -7,7 +7,6 @@ part where `llama-cpp-python` is installed.
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._contenders import TransformersContender
 from benchmarks._engine_rig import EngineRig
 from benchmarks._format_figures import format_bars, measure_formats, show_formats
@@ -137,15 +136,13 @@ def main() -> None:
         formats = measure_formats(options.model, Path(folder)) if options.formats else []
     show_formats(formats, console)
     bars += format_bars(formats)
-    if options.json is not None:
-        figures = {
-            "benchmark": "engine",
-            "model": options.model,
-            "tokens_per_s_by_round": rates,
-            "formats": [figure.figures() for figure in formats],
-            "bars": [bar.figures() for bar in bars],
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    figures = {
+        "benchmark": "engine",
+        "model": options.model,
+        "tokens_per_s_by_round": rates,
+        "formats": [figure.figures() for figure in formats],
+    }
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

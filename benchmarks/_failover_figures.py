@@ -8,7 +8,6 @@ next one; then another is started.
 """
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -20,7 +19,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from plait.cli.local_network import LocalNetwork
 from plait.sdk import Client, Hop
 from plait.types import ModelSpec
@@ -72,13 +71,11 @@ def main() -> None:
     for role in ROLES:
         _say(console, role, [run for run in runs if run.role == role])
     bars = _bars(runs, prefill_s)
-    if options.json is not None:
-        figures = {
-            "prefill_s": prefill_s,
-            "runs": [asdict(run) for run in runs],
-            "bars": [bar.figures() for bar in bars],
-        }
-        options.json.write_text(json.dumps(figures, indent=1))
+    figures = {
+        "prefill_s": prefill_s,
+        "runs": [asdict(run) for run in runs],
+    }
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

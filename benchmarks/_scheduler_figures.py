@@ -18,7 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import add_options, judge
+from benchmarks._bars import add_options, judge, write_figures
 from benchmarks._live_plans import SIZES, measure
 from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
 from benchmarks._repair_figures import NODES, SEEDS, repairs, spread
@@ -202,7 +202,5 @@ def main() -> None:
     for title, rows in parts.items():
         show(console, title, rows)
     bars = bars_of(parts)
-    if options.json is not None:
-        figures = {**parts, "bars": [bar.figures() for bar in bars]}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    write_figures(options.json, parts, bars)
     judge(bars, console, is_strict=options.strict)

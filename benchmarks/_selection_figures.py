@@ -7,7 +7,6 @@ or stitched: as our planner leaves a pool, after some left, or every node's its 
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -19,7 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from benchmarks._mixed import Mixed, planned
 from plait.cli.solver_output import hush_banner
@@ -296,13 +295,11 @@ def main() -> None:
     console = Console(width=120)
     show(console, rows, mixed)
     bars = bars_of(rows, mixed)
-    if options.json is not None:
-        figures = {
-            "rows": [asdict(row) for row in rows],
-            "mixed": [asdict(row) for row in mixed],
-            "bars": [bar.figures() for bar in bars],
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    figures = {
+        "rows": [asdict(row) for row in rows],
+        "mixed": [asdict(row) for row in mixed],
+    }
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

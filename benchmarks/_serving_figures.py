@@ -9,7 +9,6 @@ Run it as `python benchmarks/serving.py [--strict] [--json FILE]`.
 
 import argparse
 import asyncio
-import json
 import statistics
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +16,7 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._serving_chain import Answer, Chain
 from plait.models import load_spec, pull, resolve
 from plait.types import ModelSpec
@@ -211,10 +210,8 @@ def main() -> None:
     console = Console()
     show(figures, console)
     bars = bars_of(figures)
-    if options.json is not None:
-        told = {"benchmark": "serving", "model": options.model, **figures}
-        told["bars"] = [bar.figures() for bar in bars]
-        options.json.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    told = {"benchmark": "serving", "model": options.model, **figures}
+    write_figures(options.json, told, bars)
     judge(bars, console, is_strict=options.strict)
 
 

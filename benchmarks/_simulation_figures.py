@@ -17,7 +17,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._ring_held import Held, hold_against_ring
 from plait.cli.plan_nominal import read_nominal
 from plait.cli.simulate import StrategyName, make_strategy
@@ -230,9 +230,7 @@ def main() -> None:
         held = _hold(console, options.rounds)
         figures["ring"] = [asdict(one) for one in held]
     bars = bars_of(cases, held)
-    figures["bars"] = [bar.figures() for bar in bars]
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

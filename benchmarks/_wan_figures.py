@@ -9,7 +9,6 @@ Rounds are interleaved and ratios taken within a round, since a machine's speed 
 
 import argparse
 import asyncio
-import json
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Final
@@ -18,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._contenders import EngineContender
 from benchmarks._far_ring import FarRing, together_per_s
 from plait.models import load_spec, pull, resolve
@@ -178,16 +177,14 @@ async def run(options: argparse.Namespace) -> None:
     console = Console()
     show(rounds, long_prompt, console)
     bars = bars_of(rounds, long_prompt)
-    if options.json is not None:
-        settings = {key: value for key, value in vars(options).items() if key != "json"}
-        figures = {
-            "benchmark": "wan",
-            "settings": settings,
-            "rounds": [asdict(r) for r in rounds],
-            "long_prompt": asdict(long_prompt),
-            "bars": [bar.figures() for bar in bars],
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    settings = {key: value for key, value in vars(options).items() if key != "json"}
+    figures = {
+        "benchmark": "wan",
+        "settings": settings,
+        "rounds": [asdict(r) for r in rounds],
+        "long_prompt": asdict(long_prompt),
+    }
+    write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)
 
 

@@ -7,7 +7,6 @@ codec of real hops; bytes from rings of real nodes, counted by the proxies betwe
 
 import argparse
 import asyncio
-import json
 import math
 from collections.abc import Sequence as Rows
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._engine_rig import POSITIONS, EngineRig
 from benchmarks._far_ring import FarRing
 from benchmarks._fixed_text import perplexity_of, text_ids
@@ -176,10 +175,8 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     show(figures, console)
     bars = bars_of(figures)
-    if options.json is not None:
-        rows = [asdict(figure) for figure in figures]
-        found = {"benchmark": "wire", "dtypes": rows, "bars": [bar.figures() for bar in bars]}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    rows = [asdict(figure) for figure in figures]
+    write_figures(options.json, {"benchmark": "wire", "dtypes": rows}, bars)
     judge(bars, console, is_strict=options.strict)
 
 

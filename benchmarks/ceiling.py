@@ -20,7 +20,6 @@ rates of another planner are known, the ratio that no plan exceeds is printed.
 
 import argparse
 import itertools
-import json
 import math
 import sys
 import time
@@ -33,7 +32,7 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from benchmarks._bars import Bar, add_options, judge
+from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._ceiling_proof import prove
 from benchmarks._pools import draw_pool, published, read_pools
 from plait.cli.plan_nominal import read_nominal
@@ -198,9 +197,7 @@ def main() -> None:
             print(own[-1], flush=True)
         bars += _bars_of(model, own)
         rows += own
-    if options.json is not None:
-        figures = {"pools": rows, "bars": [bar.figures() for bar in bars]}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    write_figures(options.json, {"pools": rows}, bars)
     judge(bars, Console(), is_strict=options.strict)
 
 

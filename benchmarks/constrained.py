@@ -135,10 +135,7 @@ def main() -> None:
         )
         for name in ("greedy", "temperature", "top-p 0.9")
     ]
-    if options.json is not None:
-        options.json.write_text(
-            json.dumps({"ms": figures, "bars": [bar.figures() for bar in bars]}, indent=1)
-        )
+    _bars.write_figures(options.json, {"ms": figures}, bars)
     _bars.judge(bars, console, is_strict=options.strict)
 
 

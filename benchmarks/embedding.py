@@ -5,14 +5,13 @@ file, the table. Run it as `python benchmarks/embedding.py [--strict] [--json FI
 """
 
 import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
-from _bars import Bar, add_options, judge
+from _bars import Bar, add_options, judge, write_figures
 from rich.console import Console
 from rich.table import Table
 
@@ -88,9 +87,7 @@ def main() -> None:
         Bar(name=f"{name}, {length} ids", measured=figures[name][length], most=most_us, unit="µs")
         for (name, length), most_us in BARS_US.items()
     ]
-    if options.json is not None:
-        content = {"call_us": figures, "bars": [bar.figures() for bar in bars]}
-        options.json.write_text(json.dumps(content, indent=1))
+    write_figures(options.json, {"call_us": figures}, bars)
     judge(bars, console, is_strict=options.strict)
 
 
