@@ -12,7 +12,7 @@ from node.ports import SequenceOpen, StageResult, StageWork
 from plait.models import open_source, resolve
 from plait.types import DType, HeldSpan, LayerSpan, ModelSource, RequestId
 from tests.unit.engine.kit import CPU
-from tests.unit.models.hub_server import HubServer, serve
+from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import TinyModel, tiny_model, write_folder
 
 pytestmark = pytest.mark.slow
@@ -30,11 +30,7 @@ def model() -> TinyModel:
 @pytest.fixture
 def hub(tmp_path: Path, model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     write_folder(tmp_path / "hub", model)
-    monkeypatch.setenv("PLAIT_MODELS", str(tmp_path / "models"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    with serve(HubServer("org/tiny", tmp_path / "hub")) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with only_hub(tmp_path / "hub", tmp_path / "models", monkeypatch) as server:
         yield server
 
 

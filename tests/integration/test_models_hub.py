@@ -26,7 +26,7 @@ from plait.models import (
     verify,
 )
 from plait.types import LayerSpan, ModelSource
-from tests.unit.models.hub_server import HubServer, serve
+from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import TinyModel, tiny_model, values_of, write_folder, write_gguf
 
 SOURCE = resolve("org/tiny")
@@ -42,11 +42,7 @@ def hub(tmp_path: Path, model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> It
     folder = tmp_path / "hub"
     write_folder(folder, model, num_files=3)
     (folder / "tokenizer.json").write_text("{}")
-    monkeypatch.setenv("PLAIT_MODELS", str(tmp_path / "models"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    with serve(HubServer("org/tiny", folder)) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with only_hub(folder, tmp_path / "models", monkeypatch) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ import pytest
 from plait.errors import ModelError
 from plait.models import load_spec, pin, pull, resolve
 from plait.types import ModelSource
-from tests.unit.models.hub_server import HubServer, serve
+from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import tiny_model, write_folder, write_gguf
 
 
@@ -17,11 +17,7 @@ from tests.unit.models.tiny import tiny_model, write_folder, write_gguf
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     folder = tmp_path / "hub"
     write_folder(folder, tiny_model(num_layers=12))
-    monkeypatch.setenv("PLAIT_MODELS", str(tmp_path / "models"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    with serve(HubServer("org/tiny", folder)) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with only_hub(folder, tmp_path / "models", monkeypatch) as server:
         yield server
 
 

@@ -11,7 +11,7 @@ from plait.models import open_source, prefetch, resolve, whole_tensor_names
 from plait.models.rows import PAGE_BYTES
 from plait.models.tensors import EMBEDDING
 from plait.types import LayerSpan
-from tests.unit.models.hub_server import HubServer, serve
+from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import TinyModel, tiny_model, values_of, write_folder, write_gguf
 
 SOURCE = resolve("org/tiny")
@@ -20,11 +20,7 @@ SOURCE = resolve("org/tiny")
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     (tmp_path / "hub").mkdir()
-    monkeypatch.setenv("PLAIT_MODELS", str(tmp_path / "models"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    with serve(HubServer("org/tiny", tmp_path / "hub")) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with only_hub(tmp_path / "hub", tmp_path / "models", monkeypatch) as server:
         yield server
 
 

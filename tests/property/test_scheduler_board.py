@@ -10,9 +10,9 @@ from plait.types import LayerSpan, NodeId
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query, select_route
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import price
 from scheduler.selection.places import Places
 from scheduler.selection.verify import route_violations
+from tests.kit.routes import cost
 from tests.unit.scheduler.pools import node, tiny_model
 
 LAYERS = 6
@@ -85,26 +85,14 @@ def naive(
                 at = stage.span.end
             else:
                 if at == LAYERS:
-                    total = cost(list(chain), links, query)
+                    total = whole_cost(list(chain), links, query)
                     best = total if best is None else min(best, total)
     return best
 
 
-def cost(chain: list[Candidate], links: Links, query: Query) -> float:
-    """From first to last token."""
-    steps = query.new_tokens
-    total = (
-        links.coordinator_rtt_ms(chain[0].node_id) + links.coordinator_rtt_ms(chain[-1].node_id)
-    ) / 2
-    for stage in chain:
-        own = price(stage, query)
-        total += own.fixed + len(stage.span) * own.per_layer
-    total += price(chain[-1], query).head
-    for one, two in itertools.pairwise(chain):
-        total += (1 + steps) * links.rtt_ms(one.node_id, two.node_id) / 2
-        num_bytes = query.hop_bytes * (query.prompt_tokens + steps)
-        total += 1e3 * num_bytes / links.bytes_per_s(one.node_id, two.node_id)
-    return total + steps * links.rtt_ms(chain[-1].node_id, chain[0].node_id) / 2
+def whole_cost(chain: list[Candidate], links: Links, query: Query) -> float:
+    """Of nodes that run all they hold."""
+    return cost(chain, [(stage.span.start, stage.span.end) for stage in chain], links, query)
 
 
 @settings(max_examples=300, deadline=None)
@@ -139,7 +127,7 @@ def test_the_board_finds_what_the_twin_finds(seed: int, ground: str, has_news: b
     route = board.route(found.path)
     assert not route_violations({c.node_id: c for c in candidates}, query, route)
     chosen = [next(c for c in candidates if c.node_id == s.node_id) for s in route]
-    assert abs(cost(chosen, links, query) - best) < 1e-6 * best
+    assert abs(whole_cost(chosen, links, query) - best) < 1e-6 * best
     if board.is_aligned and not excluded:
         general = select_route(candidates, query, links)
         assert general is not None and abs(general.total_ms - best) < 1e-6 * best

@@ -12,11 +12,12 @@ from plait.types import LayerSpan, NodeId
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query, select_route
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Load, Promise, price
+from scheduler.selection.candidates import Load, Promise
 from scheduler.selection.places import Places
 from scheduler.selection.router import Router
 from scheduler.selection.stitched import Stitcher
 from scheduler.selection.verify import route_violations
+from tests.kit.routes import cost
 from tests.unit.scheduler.pools import node, tiny_model
 
 LAYERS = 6
@@ -102,22 +103,6 @@ def naive(
                     total = cost(list(chain), edges, links, query)
                     best = total if best is None else min(best, total)
     return best
-
-
-def cost(chain: list[Candidate], edges: list[tuple[int, int]], links: Links, query: Query) -> float:
-    """From first to last token."""
-    steps = query.new_tokens
-    total = links.coordinator_rtt_ms(chain[0].node_id) / 2
-    for candidate, (a, b) in zip(chain, edges, strict=True):
-        own = price(candidate, query)
-        total += own.fixed + (b - a) * own.per_layer
-    total += price(chain[-1], query).head
-    for one, two in itertools.pairwise(chain):
-        total += (1 + steps) * links.rtt_ms(one.node_id, two.node_id) / 2
-        num_bytes = query.hop_bytes * (query.prompt_tokens + steps)
-        total += 1e3 * num_bytes / links.bytes_per_s(one.node_id, two.node_id)
-    first, last = chain[0].node_id, chain[-1].node_id
-    return total + steps * links.rtt_ms(last, first) / 2 + links.coordinator_rtt_ms(last) / 2
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 LARGE_SUFFIXES = (".safetensors", ".gguf", ".bin")
 
 
@@ -192,3 +194,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[:given])
         if given is not None and given < len(body):
             self.close_connection = True
+
+
+@contextmanager
+def only_hub(
+    folder: Path, models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HubServer]:
+    """Serve `folder` as `org/tiny`, the one hub there is, to an empty folder of models."""
+    monkeypatch.setenv("PLAIT_MODELS", str(models_dir))
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with serve(HubServer("org/tiny", folder)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
