@@ -10,19 +10,16 @@ from typing import Final
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.ports import Inbox
+from coordinator.shell.solve_process import LENGTH_BYTES, Answer
 from plait.errors import ServiceError
 from plait.log import get
 from plait.types import Reason
 from scheduler.allocation.problem import Allocation, AllocationProblem
-from scheduler.allocation.shortage import Shortage
 
 COMMAND: Final = (sys.executable, "-m", "coordinator.shell.solve_process")
-LENGTH_BYTES: Final = 8
 ANSWER_BYTES_MAX: Final = 64 << 20
 STOP_S: Final = 2.0
 log = get("solver")
-Answer = tuple[Allocation | Reason, tuple[Shortage, ...]]
-"""As in `solve_process`."""
 
 
 class SolverError(ServiceError):

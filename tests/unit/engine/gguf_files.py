@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Quant
 from numpy.typing import NDArray
 
 from plait.types import ModelSpec
+from tests.unit.models.tiny import add_shape
 
 NAMES: Final[Mapping[str, str]] = {
     "phi3": "phi3",
@@ -56,19 +57,8 @@ def write_gguf(
 
 
 def _add_metadata(writer: gguf.GGUFWriter, name: str, spec: ModelSpec) -> None:
-    writer.add_block_count(spec.num_layers)
-    writer.add_context_length(spec.context_tokens_max)
-    writer.add_embedding_length(spec.hidden_size)
-    writer.add_feed_forward_length(spec.intermediate_size)
-    writer.add_head_count(spec.num_heads)
-    writer.add_head_count_kv(spec.num_kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(spec.rope_theta)
+    add_shape(writer, spec)
     writer.add_rope_dimension_count(spec.rotary_dim or spec.head_dim)
-    writer.add_eos_token_id(2)
-    writer.add_tokenizer_model("gpt2")
     if spec.sliding_window_tokens is not None:
         writer.add_sliding_window(spec.sliding_window_tokens)
     if spec.num_experts:

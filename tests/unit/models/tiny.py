@@ -135,18 +135,7 @@ def write_gguf(
     spec = model.spec
     name = architecture or spec.architecture.value
     writer = gguf.GGUFWriter(path, name)
-    writer.add_block_count(spec.num_layers)
-    writer.add_context_length(spec.context_tokens_max)
-    writer.add_embedding_length(spec.hidden_size)
-    writer.add_feed_forward_length(spec.intermediate_size)
-    writer.add_head_count(spec.num_heads)
-    writer.add_head_count_kv(spec.num_kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(spec.rope_theta)
-    writer.add_eos_token_id(2)
-    writer.add_tokenizer_model("gpt2")
+    add_shape(writer, spec)
     for key, count in (counts or {}).items():
         writer.add_uint32(key, count)
     for key, text in (texts or {}).items():
@@ -218,3 +207,19 @@ def assert_same_weights(source: ModelSource, model: TinyModel, *, atol: float = 
             np.testing.assert_allclose(values_of(opened, name), expected, atol=atol, rtol=0)
     finally:
         opened.close()
+
+
+def add_shape(writer: gguf.GGUFWriter, spec: ModelSpec) -> None:
+    """The keys that every architecture has."""
+    writer.add_block_count(spec.num_layers)
+    writer.add_context_length(spec.context_tokens_max)
+    writer.add_embedding_length(spec.hidden_size)
+    writer.add_feed_forward_length(spec.intermediate_size)
+    writer.add_head_count(spec.num_heads)
+    writer.add_head_count_kv(spec.num_kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(spec.rope_theta)
+    writer.add_eos_token_id(2)
+    writer.add_tokenizer_model("gpt2")
