@@ -30,9 +30,13 @@ $(STAMP): $(RUN)
 demo: $(RUN)
 	@$(BIN)/plait demo --prompt "$(PROMPT)"
 
+# Tests run in so many processes; a file's tests stay together (WORKERS=0: all in one).
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 # Everything, real weights and real processes included.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # What has to hold before every commit.
 check: $(STAMP)
@@ -49,7 +53,7 @@ type: $(STAMP)
 	$(BIN)/mypy
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	$(PYTEST) -q -m "not slow and not gpu"
 
 define PROTOC
 $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) \

@@ -47,10 +47,11 @@ class SequenceOpen:
     It may grow to `kv_tokens` slots. `prefix` names its first blocks, each by all that comes before
     its end too; they are filed under `cache_path`, which tells what they were computed from, and
     the first `cached_blocks` of them may be taken from the cache. A smaller `admission` was there
-    earlier and gives no slots to a later one, the same on all stages. `sampling` is set on the last
-    stage only. `penalty_prompt_ids` are the prompt's distinct ids, `penalty_generated_ids` what was
-    generated before this epoch, in order; both empty unless a penalty, or for the latter a
-    constraint, is on.
+    earlier and gives no slots to a later one, the same on all stages. Its rows travel for
+    `travel_ms` in all to this stage and on from it (0: no way off, or not yet known). `sampling` is
+    set on the last stage only. `penalty_prompt_ids` are the prompt's distinct ids,
+    `penalty_generated_ids` what was generated before this epoch, in order; both empty unless a
+    penalty, or for the latter a constraint, is on.
     """
 
     request_id: RequestId
@@ -62,6 +63,7 @@ class SequenceOpen:
     cached_blocks: int = 0
     cache_path: bytes = b""
     admission: int = 0
+    travel_ms: float = 0.0
     sampling: SamplingParams | None = None
     penalty_prompt_ids: tuple[int, ...] = ()
     penalty_generated_ids: tuple[int, ...] = ()

@@ -7,18 +7,19 @@ same turn of the loop.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, assert_never
 
 from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
-from node.core.messages import StatusCode
+from node.core.messages import StageOpen, StatusCode
 from node.ports import (
     EngineHost,
     Gateway,
     Leaver,
     Links,
+    LinkStats,
     Reporter,
     SequenceOpen,
     StageResult,
@@ -183,6 +184,7 @@ class NodeRuntime:
                     cached_blocks=opened.cached_blocks,
                     cache_path=effect.cache_path,
                     admission=opened.admission,
+                    travel_ms=travel_ms(opened, self._links.stats()),
                     sampling=opened.sampling if is_last else None,
                     penalty_prompt_ids=opened.penalty_prompt_ids,
                     penalty_generated_ids=opened.penalty_generated_ids,
@@ -250,3 +252,11 @@ def _load_code(error: PlaitError) -> StatusCode:
     if isinstance(error, WeightsError):
         return StatusCode.FAILED_PRECONDITION
     return StatusCode.NOT_FOUND if isinstance(error, ModelError) else StatusCode.INTERNAL
+
+
+def travel_ms(opened: StageOpen, links: Iterable[LinkStats]) -> float:
+    """From the stage before and on to the next one, in all, as far as round trips are known."""
+    stages, at = opened.stages, opened.stage_index
+    before, after = stages[at - 1].node_id, stages[(at + 1) % len(stages)].node_id
+    rtts_ms = {link.neighbour_id: link.rtt_ms or 0.0 for link in links}
+    return (rtts_ms.get(before, 0.0) + rtts_ms.get(after, 0.0)) / 2

@@ -187,7 +187,7 @@ class ThreadedEngineHost:
         """As the port says; also raises UnavailableError (span not held) and FrameError."""
         with self._wake:
             cached_tokens = self._batcher.open(sequence)
-            self._patience.sequence_opened(self._steps_total)
+            self._patience.sequence_opened(self._steps_total, sequence.travel_ms)
             return cached_tokens
 
     def close(self, request_id: RequestId, epoch: int) -> None:

@@ -6,9 +6,10 @@ after it, and so on for ever. So a step waits: half a step's time for sequences 
 one, a moment for any other open sequence, and now and then long enough for a whole round of the
 ring, so that groups that never meet become one. What fails is tried less and less often.
 
-All that holds where a stage is short of time. Where it is not, since frames are under way for
-longer than they are computed, a shared step only makes everybody's trip longer: nobody is waited
-for, and those who come together go one by one, until they come apart.
+All that holds where a stage is short of time. Where it is not, since rows travel for longer than a
+step takes, a shared step only makes everybody's trip longer: nobody is waited for, and those who
+come together go one by one, until they come apart. Time to spare alone does not say so: stages that
+share a processor have some too, and none of them has any to give away.
 """
 
 from collections import deque
@@ -44,17 +45,20 @@ class Patience:
         self._limit_ms = limit_ms
         self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS
         self._merge_at_step = _FIRST_MERGE_AFTER_STEPS
-        self._steps: deque[tuple[float, float]] = deque(maxlen=_LOAD_STEPS)
+        self._steps: deque[tuple[float, int, float]] = deque(maxlen=_LOAD_STEPS)
+        self._travel_ms = 0.0
 
     @property
     def is_roomy(self) -> bool:
-        """Whether steps of one sequence each would leave the stage with time to spare."""
-        steps = self._steps
+        """Whether rows travel for longer than a step takes, and steps of one sequence each would
+        leave the stage with time to spare."""
+        steps = list(self._steps)
         if len(steps) < _LOAD_STEPS // 2:
             return False
-        passed_ms = steps[-1][0] - steps[0][0]
-        alone_ms = sum(alone_ms for _, alone_ms in steps) - steps[0][1]
-        return alone_ms < _ROOMY_LOAD * passed_ms
+        passed_ms = steps[-1][0] - steps.pop(0)[0]
+        alone_ms = sum(num_sequences * step_ms for _, num_sequences, step_ms in steps)
+        busy_ms = sum(step_ms for _, _, step_ms in steps)
+        return alone_ms < _ROOMY_LOAD * passed_ms and busy_ms < self._travel_ms * len(steps)
 
     @property
     def decodes_max(self) -> int | None:
@@ -63,10 +67,12 @@ class Patience:
 
     def stepped(self, num_sequences: int, step_ms: float, end_ms: float) -> None:
         """A step of so many sequences is over."""
-        self._steps.append((end_ms, num_sequences * step_ms))
+        self._steps.append((end_ms, num_sequences, step_ms))
 
-    def sequence_opened(self, step: int) -> None:
-        """Somebody new: after its first steps it is worth while to try merging again."""
+    def sequence_opened(self, step: int, travel_ms: float = 0.0) -> None:
+        """Somebody new, whose rows travel for `travel_ms` here and on: after its first steps it is
+        worth while to try merging again."""
+        self._travel_ms = travel_ms
         if self._batcher.num_sequences <= 1:  # what went on before a pause says nothing
             self._steps.clear()
         self._merge_after_steps = _FIRST_MERGE_AFTER_STEPS

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 from node.engine.host import ThreadedEngineHost
 from node.ports import StageResult
@@ -50,7 +51,7 @@ async def steps_of_two_that_wait(every_ms: int) -> list[list[str]]:
             progress=lambda *_: None,
         )
         for name in "abc":
-            engine.open(opened(name, model.spec.whole))
+            engine.open(replace(opened(name, model.spec.whole), travel_ms=10.0))
         for position in range(5):
             for name in "abc":
                 engine.submit(work(name, position, [5]))

@@ -76,6 +76,7 @@ def stepped(patience: Patience, *, num_sequences: int, step_ms: float, every_ms:
 
 def test_where_frames_travel_longer_than_they_are_computed_nobody_is_waited_for() -> None:
     batcher, patience = make("abcd")
+    patience.sequence_opened(0, travel_ms=10.1)
     stepped(patience, num_sequences=4, step_ms=10.0, every_ms=100.0)
     for name in "abcd":
         batcher.submit(work(name))
@@ -85,8 +86,17 @@ def test_where_frames_travel_longer_than_they_are_computed_nobody_is_waited_for(
     assert batcher.expects_companions() and waited_s(patience, 30) == []
 
 
+def test_stages_that_share_a_processor_share_steps_though_they_seem_to_have_time() -> None:
+    batcher, patience = make("abcd")
+    patience.sequence_opened(0, travel_ms=9.9)
+    stepped(patience, num_sequences=4, step_ms=10.0, every_ms=100.0)
+    batcher.submit(work("a"))
+    assert patience.decodes_max is None and waited_s(patience, 30) != []
+
+
 def test_a_stage_that_is_short_of_time_shares_its_steps() -> None:
     batcher, patience = make("ab")
+    patience.sequence_opened(0, travel_ms=1e6)
     assert patience.decodes_max is None, "nothing is known yet"
     stepped(patience, num_sequences=2, step_ms=10.0, every_ms=25.0)
     batcher.submit(work("a"))
@@ -95,8 +105,9 @@ def test_a_stage_that_is_short_of_time_shares_its_steps() -> None:
 
 def test_what_went_on_before_a_pause_says_nothing() -> None:
     batcher, patience = make("")
+    patience.sequence_opened(0, travel_ms=60.0)
     stepped(patience, num_sequences=1, step_ms=1.0, every_ms=100.0)
     assert patience.is_roomy
     batcher.open(opened("a", kv_tokens=10))
-    patience.sequence_opened(24)
+    patience.sequence_opened(24, travel_ms=60.0)
     assert not patience.is_roomy

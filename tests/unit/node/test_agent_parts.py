@@ -12,7 +12,7 @@ from node.agent.joining import join
 from node.agent.meter import NodeMeter
 from node.agent.papers import Papers
 from node.agent.reports import weights_refusal
-from node.agent.runtime import NodeRuntime
+from node.agent.runtime import NodeRuntime, travel_ms
 from node.config import NodeConfig
 from node.core import NodeCore
 from node.core import effects as ef
@@ -31,7 +31,7 @@ from tests.interaction.test_node_mtls import Papers as Issued
 from tests.unit.node.control_kit import NoGateway, NoLinks
 from tests.unit.node.fake_engine import FakeEngineHost
 from tests.unit.node.ring import Told, until
-from tests.unit.node.story import SOURCE, SPEC, assign
+from tests.unit.node.story import SOURCE, SPEC, A, B, assign, opened
 
 
 def credentials(home: Path, authority: CertificateAuthority) -> NodeCredentials:
@@ -145,6 +145,15 @@ async def test_figures_add_up_over_links() -> None:
     reading = meter.reading()
     assert reading.neighbour_rtt_ms == (("near", 1.5),)
     assert (reading.state, reading.received_bytes_total) == ("joining", 20)
+
+
+def test_rows_travel_half_a_round_trip_to_each_side() -> None:
+    link = TwoLinks().stats()[0]
+    links = [
+        replace(link, neighbour_id=name, rtt_ms=rtt_ms) for name, rtt_ms in ((A, 4.0), (B, None))
+    ]
+    assert [travel_ms(opened(index), links) for index in range(3)] == [0.0, 2.0, 2.0]
+    assert travel_ms(opened(0, names=(A,)), []) == 0.0
 
 
 async def test_a_bug_in_loading_is_reported_and_the_node_lives() -> None:
