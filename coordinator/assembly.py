@@ -21,6 +21,7 @@ from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.journal import Journal
+from coordinator.shell.lifetimes import LifetimeKeeper
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.loop import Loop
 from coordinator.shell.recorder import Recorder
@@ -47,6 +48,7 @@ class Parts:
     journal: Journal
     loop: Loop
     recorder: Recorder
+    lifetimes: LifetimeKeeper
     enrolment: EnrolmentService
     admin: AdminService
 
@@ -97,6 +99,7 @@ def assemble(around: Surroundings) -> Parts:
     gateway = _gateway(around, inbox, cached)
     views = LiveViews(cached, gateway.relay.progress)
     solver = Solver(inbox)
+    lifetimes = LifetimeKeeper(store.sessions)
     journal = Journal(
         around.config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
     )
@@ -114,8 +117,10 @@ def assemble(around: Surroundings) -> Parts:
             nodes=control,
             requests=gateway.relay,
             solver=solver,
+            lifetimes=lifetimes,
             journal=journal,
         ),
+        lifetimes=lifetimes,
         recorder=Recorder(views, store.history, clock),
         enrolment=EnrolmentService(
             enrolment,

@@ -145,6 +145,9 @@ async def coordinator(
             node_port=doors.node.port,
         )
         parts = assemble(around)
+        recalled = await parts.lifetimes.recall()
+        if recalled is not None:
+            parts.inbox.post(recalled)
         await stack.enter_async_context(_running(parts, around.telemetry))
         app, login_path = _http_app(parts, around)
         await stack.enter_async_context(
@@ -154,6 +157,7 @@ async def coordinator(
         await stack.enter_async_context(doors.node.serve(parts.add_to_node_port))
         stack.callback(parts.control.close_all)
         stack.callback(parts.gateway.stop)
+        stack.callback(parts.lifetimes.stop)
         yield await _announcement(around, doors, login_path)
 
 
@@ -189,6 +193,7 @@ async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]
                 tasks.create_task(parts.loop.run(), name="core"),
                 tasks.create_task(parts.solver.run(), name="solver"),
                 tasks.create_task(parts.recorder.run(), name="recorder"),
+                tasks.create_task(parts.lifetimes.run(), name="lifetimes"),
             ]
             if telemetry.subscriber is not None:
                 running.append(tasks.create_task(telemetry.subscriber.run(), name="telemetry"))

@@ -111,6 +111,9 @@ class Core:
                 requests.first_token(state, event)
             case ev.LastTokenSent():
                 requests.last_token(state, event)
+            case ev.SessionsRecalled():
+                for node in event.nodes:
+                    state.lifetimes.restore(node.node_id, node.sessions_ms)
             case ev.ReplanAsked():
                 planning.replan_asked(state)
             case ev.Ticked():

@@ -123,6 +123,14 @@ class EndRequest:
     reason: Reason | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberSessions:
+    """Keep over restarts how long the node's last sessions were, the oldest first."""
+
+    node_id: NodeId
+    sessions_ms: tuple[int, ...]
+
+
 Effect = (
     SolveAllocation
     | AssignSpan
@@ -134,6 +142,7 @@ Effect = (
     | CloseRoute
     | NotifyQueued
     | EndRequest
+    | RememberSessions
 )
 NodeEffect = AssignSpan | UnassignSpan | DrainNode | EvictNode | ProbeNeighbours
 RequestEffect = OpenRoute | CloseRoute | NotifyQueued | EndRequest

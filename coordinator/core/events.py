@@ -224,6 +224,22 @@ class LastTokenSent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSessions:
+    """How long a node's last sessions were, the oldest first."""
+
+    node_id: NodeId
+    sessions_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsRecalled:
+    """What an earlier coordinator of this network remembered of nodes, in the order in which it
+    heard of them."""
+
+    nodes: tuple[NodeSessions, ...]
+
+
 class ReplanAsked:
     """The operator wants a fresh plan."""
 
@@ -255,5 +271,6 @@ Event = (
     | FirstTokenSent
     | LastTokenSent
     | ReplanAsked
+    | SessionsRecalled
     | Ticked
 )

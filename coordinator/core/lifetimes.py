@@ -1,6 +1,7 @@
 """How long nodes stay attached, over their reconnects: plans count on the steady ones."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from plait.types import NodeId
@@ -15,18 +16,32 @@ class Lifetimes:
     is forgotten first."""
 
     def __init__(self) -> None:
-        self._ended_s: OrderedDict[NodeId, tuple[float, ...]] = OrderedDict()
+        self._ended_ms: OrderedDict[NodeId, tuple[int, ...]] = OrderedDict()
 
-    def record(self, node_id: NodeId, session_ms: int) -> None:
-        """A session ended."""
-        before = self._ended_s.pop(node_id, ())
-        self._ended_s[node_id] = (*before, session_ms / 1e3)[-SESSIONS_MAX:]
-        while len(self._ended_s) > NODES_MAX:
-            self._ended_s.popitem(last=False)
+    def record(self, node_id: NodeId, session_ms: int) -> tuple[int, ...]:
+        """A session ended. Returns all of the node's that are remembered, the oldest first."""
+        sessions_ms = (*self._ended_ms.pop(node_id, ()), session_ms)[-SESSIONS_MAX:]
+        self._ended_ms[node_id] = sessions_ms
+        self._forget()
+        return sessions_ms
+
+    def restore(self, node_id: NodeId, sessions_ms: Sequence[int]) -> None:
+        """What an earlier coordinator remembered of a node, before whatever ended since. To be
+        told of nodes in the order in which they were heard of."""
+        before = tuple(ms for ms in sessions_ms if ms >= 0)
+        since = self._ended_ms.pop(node_id, ())
+        if before or since:
+            self._ended_ms[node_id] = (*before, *since)[-SESSIONS_MAX:]
+            self._forget()
 
     def mean_session_s(self, node_id: NodeId, attached_ms: int) -> float:
         """How long the node is expected to stay, attached for so long now."""
-        return mean_session_s(self._ended_s.get(node_id, ()), now_s=attached_ms / 1e3)
+        ended_s = [ms / 1e3 for ms in self._ended_ms.get(node_id, ())]
+        return mean_session_s(ended_s, now_s=attached_ms / 1e3)
+
+    def _forget(self) -> None:
+        while len(self._ended_ms) > NODES_MAX:
+            self._ended_ms.popitem(last=False)
 
     def __len__(self) -> int:
-        return len(self._ended_s)
+        return len(self._ended_ms)

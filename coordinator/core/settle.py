@@ -134,7 +134,8 @@ def lose_node(
     if trigger is NodeTrigger.LOST:
         _remember(state, node)
     state.forget_links(node.node_id)
-    state.lifetimes.record(node.node_id, state.now_ms - node.attached_ms)
+    sessions_ms = state.lifetimes.record(node.node_id, state.now_ms - node.attached_ms)
+    state.emit(fx.RememberSessions(node_id=node.node_id, sessions_ms=sessions_ms))
     for pipeline_id in list(node.pipelines):
         break_pipeline(state, state.pipelines[pipeline_id], node.node_id, reason)
     state.must_dispatch = True

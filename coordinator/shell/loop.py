@@ -28,6 +28,12 @@ class AllocationActor(Protocol):
     def perform_solve(self, effect: fx.SolveAllocation) -> None: ...
 
 
+class LifetimeActor(Protocol):
+    """Performs RememberSessions. Must neither await nor raise."""
+
+    def perform_remember(self, effect: fx.RememberSessions) -> None: ...
+
+
 class EventLog(Protocol):
     """Keeps what the core was told. Must neither block nor raise."""
 
@@ -46,6 +52,7 @@ class Loop:
         nodes: NodeActor,
         requests: RequestActor,
         solver: AllocationActor,
+        lifetimes: LifetimeActor | None = None,
         journal: EventLog | None = None,
         batch_max: int = 256,
     ) -> None:
@@ -55,6 +62,7 @@ class Loop:
         self._nodes = nodes
         self._requests = requests
         self._solver = solver
+        self._lifetimes = lifetimes
         self._journal = journal
         self._batch_max = batch_max
 
@@ -91,5 +99,8 @@ class Loop:
                 self._nodes.perform_node(effect)
             case fx.OpenRoute() | fx.CloseRoute() | fx.NotifyQueued() | fx.EndRequest():
                 self._requests.perform_request(effect)
+            case fx.RememberSessions():
+                if self._lifetimes is not None:
+                    self._lifetimes.perform_remember(effect)
             case _:
                 assert_never(effect)

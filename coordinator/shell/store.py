@@ -1,4 +1,5 @@
-"""What a coordinator remembers across restarts: keys, tokens, nodes and finished requests.
+"""What a coordinator remembers across restarts: keys, tokens, nodes, how long
+these stay, and finished requests.
 
 SQLite in the state folder by default, PostgreSQL by URL.
 """
@@ -19,6 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from coordinator.shell.store_history import RequestHistory
 from coordinator.shell.store_keys import ApiKeys
 from coordinator.shell.store_nodes import EnrolledNodes
+from coordinator.shell.store_sessions import NodeSessions
 from coordinator.shell.store_tables import SCHEMA_VERSION, metadata, schema_version
 from coordinator.shell.store_tokens import EnrolmentTokens
 from plait.clock import Clock
@@ -30,12 +32,13 @@ BUSY_S: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """One database, seen as four registers."""
+    """One database, seen as five registers."""
 
     keys: ApiKeys
     tokens: EnrolmentTokens
     nodes: EnrolledNodes
     history: RequestHistory
+    sessions: NodeSessions
 
 
 @asynccontextmanager
@@ -63,6 +66,7 @@ async def open_store(
             tokens=EnrolmentTokens(engine, clock, ca_der=ca_der, address=public_address),
             nodes=EnrolledNodes(engine, clock),
             history=RequestHistory(engine),
+            sessions=NodeSessions(engine, clock),
         )
     finally:
         await engine.dispose()

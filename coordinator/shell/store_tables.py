@@ -13,6 +13,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
 )
 
 SCHEMA_VERSION: Final = 1
@@ -56,6 +57,14 @@ nodes: Final = Table(
     Column("first_seen_unix_ms", BigInteger, nullable=False),
     Column("last_seen_unix_ms", BigInteger, nullable=False),
     Column("is_banned", Boolean, nullable=False),
+)
+
+node_sessions: Final = Table(
+    "node_sessions",
+    metadata,
+    Column("node_id", String(32), primary_key=True),
+    Column("sessions_ms", Text, nullable=False),
+    Column("heard_unix_ms", BigInteger, nullable=False),
 )
 
 finished_requests: Final = Table(

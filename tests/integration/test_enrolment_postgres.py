@@ -121,6 +121,11 @@ async def test_two_coordinators_share_one_postgresql(
         await first.history.record([record])
         assert await second.history.recent(5) == [record]
 
+        await first.sessions.keep({NodeId("a"): (1, 2), NodeId("b"): (3,)})
+        clock.advance(1)
+        await second.sessions.keep({NodeId("a"): (1, 2, 4)})
+        assert await first.sessions.recall() == [("b", (3,)), ("a", (1, 2, 4))]
+
 
 async def test_a_database_that_goes_away_is_unavailable(
     postgres: tuple[str, "subprocess.Popen[bytes]"],

@@ -112,6 +112,8 @@ class World:
                     self.rng.expovariate(1 / self.faults.delay_ms),
                     partial(self._order, node, stream, effect),
                 )
+            case fx.RememberSessions():
+                pass  # no store in this world
             case _:
                 self.gateway.perform(effect)
 
