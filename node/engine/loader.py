@@ -7,6 +7,7 @@ from torch import Tensor
 
 from node.engine.device import Device
 from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
+from node.engine.layers.joins import ALONE, Joins
 from node.engine.layers.norm import RmsNorm
 from node.engine.layouts.choice import choose_layouts
 from node.engine.layouts.half import HALF_MAX
@@ -41,16 +42,19 @@ def load_stage(
     num_positions: int,
     cached_rows: int | None,
     progress: ReadProgress,
+    joins: Joins = ALONE,
 ) -> HeldStage:
     """Build the stage that holds `span`. Where that is the first, it takes `source` over.
 
     `num_positions` is how long a sequence can become here, `cached_rows` how many rows of the
     embedding stay in memory. None on a node with both ends of a tied model makes them one table.
+    A rank of a group has its part of the tensors in `source`, in `spec` its part of the widths, and
+    in `joins` the others.
     Raises WeightsError, naming the tensor, for a missing or misshapen one, NaN and infinities.
     """
     reader = _Reader(source, spec, span, device, progress)
     layouts = choose_layouts(device, spec)
-    read = ReadTensor(reader.read, layouts.layers.make)
+    read = ReadTensor(reader.read, layouts.layers.make, joins)
     blocks = tuple(load_block(read, spec, layer) for layer in range(span.start, span.end))
     final_norm: RmsNorm | None = None
     head: Linear | None = None
@@ -60,10 +64,10 @@ def load_stage(
         final_norm = load_norm(read, FINAL_NORM, spec)
         table = reader.read(EMBEDDING if spec.tie_embeddings else HEAD)
         shares = cached_rows is None and span.start == 0 and spec.tie_embeddings
-        head = PlainLinear(table) if shares else layouts.head.make(table, None)
+        head = PlainLinear(table) if shares else joins.head(layouts.head.make(table, None))
         if shares:
             embedding = TableEmbedding(table)
-    if span.start == 0 and embedding is None:
+    if span.start == 0 and embedding is None and joins.leads:
         embedding = RowEmbedding(source, spec, device, cached_rows=cached_rows or 0)
         embedding([0])  # what cannot be read at all is refused now
     return HeldStage(
@@ -77,7 +81,7 @@ def load_stage(
         rotations=rotation_tables(spec, num_positions, device.torch_device),
         rows_min=layouts.rows_min,
         layout=layouts.name,
-        runs_in_lanes=layouts.is_single_threaded,
+        runs_in_lanes=layouts.is_single_threaded and joins.is_alone,
     )
 
 

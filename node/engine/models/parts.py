@@ -1,13 +1,15 @@
 """Parts of decoder layers, built from a model's tensors. What families share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from node.engine.layers.attention import Attention
+from node.engine.layers.block import FeedForward
+from node.engine.layers.joins import ALONE, Joins
 from node.engine.layers.mlp import GatedMlp
 from node.engine.layers.moe import MixtureOfExperts
 from node.engine.layers.norm import RmsNorm
@@ -20,10 +22,12 @@ from plait.types import Architecture, ModelSpec
 @dataclass(frozen=True, slots=True)
 class ReadTensor:
     """`read` gives one tensor by name, on the device and in its dtype; `linear` makes a product of
-    a weight and a bias, in the layout that the device holds this model in."""
+    a weight and a bias, in the layout that the device holds this model in; `joins` puts together
+    what other ranks of a group have parts of."""
 
     read: Callable[[str], Tensor]
     linear: Callable[[Tensor, Tensor | None], Linear] = make_linear
+    joins: Joins = ALONE
 
     def __call__(self, name: str) -> Tensor:
         return self.read(name)
@@ -35,7 +39,7 @@ _NORMS_FROM_ONE: Final = frozenset((Architecture.GEMMA2, Architecture.GEMMA3))
 
 def under(read: ReadTensor, prefix: str) -> ReadTensor:
     """Reads names below `prefix`."""
-    return ReadTensor(lambda leaf: read(f"{prefix}.{leaf}"), read.linear)
+    return replace(read, read=lambda leaf: read(f"{prefix}.{leaf}"))
 
 
 def load_norm(read: ReadTensor, name: str, spec: ModelSpec) -> RmsNorm:
@@ -83,7 +87,7 @@ def attention_from(
     return Attention(
         spec,
         read.linear(qkv, qkv_bias),
-        read.linear(out_weight, out_bias),
+        read.joins.out(read.linear(out_weight, out_bias)),
         gamma,
         layer=layer,
         rule=rule,
@@ -100,21 +104,24 @@ def load_mlp(read: ReadTensor, spec: ModelSpec, prefix: str = "mlp") -> GatedMlp
             biases[kind] = read(f"{prefix}.{kind}_proj.bias")
     gate_up_bias = torch.cat([biases["gate"], biases["up"]]) if biases else None
     gate_up = read.linear(torch.cat([weights.pop("gate"), weights.pop("up")]), gate_up_bias)
-    return GatedMlp(gate_up, read.linear(weights["down"], biases.get("down")), spec.activation)
+    down = read.joins.out(read.linear(weights["down"], biases.get("down")))
+    return GatedMlp(gate_up, down, spec.activation)
 
 
-def load_experts(read: ReadTensor, spec: ModelSpec) -> MixtureOfExperts:
+def load_experts(read: ReadTensor, spec: ModelSpec) -> FeedForward:
     """A router and its experts, one after the other."""
     # The router stays exact: another expert is another answer.
     router_bias = read("mlp.gate.bias") if spec.mlp_bias else None
-    router = make_linear(read("mlp.gate.weight"), router_bias)
-    experts = [load_mlp(read, spec, f"mlp.experts.{i}") for i in range(spec.num_experts)]
-    return MixtureOfExperts(
+    router = read.joins.router(make_linear(read("mlp.gate.weight"), router_bias))
+    by_itself = replace(read, joins=ALONE)  # the sum over all experts is joined, once
+    experts = [load_mlp(by_itself, spec, f"mlp.experts.{i}") for i in range(spec.num_experts)]
+    mixture = MixtureOfExperts(
         router,
         experts,
         num_chosen=spec.experts_per_token,
         renormalises=spec.renormalises_experts,
     )
+    return read.joins.feed_forward(mixture)
 
 
 def _paired(parts: dict[str, Tensor], spec: ModelSpec) -> Tensor:

@@ -17,7 +17,8 @@ def load_block(read: ReadTensor, spec: ModelSpec, layer: int) -> Block:
     attention = attention_from(read, spec, layer, qkv)
     mlp_norm = load_norm(read, "post_attention_layernorm.weight", spec)
     gate_up = read.linear(read("mlp.gate_up_proj.weight"), None)
-    mlp = GatedMlp(gate_up, read.linear(read("mlp.down_proj.weight"), None), spec.activation)
+    down = read.joins.out(read.linear(read("mlp.down_proj.weight"), None))
+    mlp = GatedMlp(gate_up, down, spec.activation)
     return DecoderBlock(attention_norm, attention, mlp_norm, mlp)
 
 
