@@ -224,7 +224,6 @@ class LastTokenSent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSessions:
     """How long a node's last sessions were, the oldest first."""
 
@@ -240,6 +239,7 @@ class SessionsRecalled:
     nodes: tuple[NodeSessions, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanAsked:
     """The operator wants a fresh plan."""
 
@@ -270,7 +270,7 @@ Event = (
     | RouteBroke
     | FirstTokenSent
     | LastTokenSent
-    | ReplanAsked
     | SessionsRecalled
+    | ReplanAsked
     | Ticked
 )
