@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from node.core.effects import Exit, ReportEffect
-from node.core.events import Event
+from node.core.events import DrawnToken, Event
 from node.core.messages import GatewayMessage, LinkMessage
 from plait.types import (
     DType,
@@ -74,11 +74,14 @@ class StageWork:
 
     `hidden` is row-major little endian (num_tokens, hidden_size) in `dtype`. `position` is the
     first row's place in the sequence. `sample` asks the last stage for a token after the last row.
-    `block_name` names the block that the last row completes, where the sequence's opening did not.
+    `block_name` names the last block that is complete, where the sequence's opening did not.
+    `drafted_ids`: tokens of all rows but the first, where these are guesses. Guesses do not count
+    for blocks, and the next work takes the place of those that were wrong: it may begin there.
     """
 
     __slots__ = (
         "block_name",
+        "drafted_ids",
         "dtype",
         "epoch",
         "hidden",
@@ -101,6 +104,7 @@ class StageWork:
         dtype: DType = DType.FLOAT32,
         sample: bool = False,
         block_name: bytes | None = None,
+        drafted_ids: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -111,6 +115,12 @@ class StageWork:
         self.dtype = dtype
         self.sample = sample
         self.block_name = block_name
+        self.drafted_ids = drafted_ids
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether these rows are one token, and guesses behind it."""
+        return self.num_tokens == 1 + len(self.drafted_ids)
 
 
 class StageResult:
@@ -118,10 +128,12 @@ class StageResult:
     error.
 
     `position` and `num_tokens` tell which: parts of a StageWork, or several of them, may have
-    shared a step. A drawn token's own place in the sequence is `position + num_tokens`.
+    shared a step. A drawn token's own place in the sequence is `position + num_tokens`. `accepted`
+    are guesses that were right and come before it; those that were wrong are not in `num_tokens`.
     """
 
     __slots__ = (
+        "accepted",
         "epoch",
         "error",
         "hidden",
@@ -143,6 +155,7 @@ class StageResult:
         *,
         hidden: bytes | None = None,
         sample: bool = False,
+        accepted: Sequence[DrawnToken] = (),
         token_id: int | None = None,
         logprob: float | None = None,
         top_logprobs: tuple[TokenLogprob, ...] = (),
@@ -154,6 +167,7 @@ class StageResult:
         self.num_tokens = num_tokens
         self.hidden = hidden
         self.sample = sample
+        self.accepted = accepted
         self.token_id = token_id
         self.logprob = logprob
         self.top_logprobs = top_logprobs

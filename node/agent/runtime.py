@@ -140,6 +140,7 @@ class NodeRuntime:
                         dtype=effect.dtype,
                         sample=effect.sample,
                         block_name=effect.block_name,
+                        drafted_ids=effect.drafted_ids,
                     )
                 )
             case ef.SendToGateway():

@@ -16,6 +16,13 @@ def rows_problem(session: Session, rows: Activations) -> Reason | None:
             code="frame_gap",
             message=f"rows from {session.next_position} on are missing: {rows.position} came",
         )
+    if session.is_guessing:
+        return Reason(code="frame_early", message="rows came before the guesses in front had run")
+    if rows.drafted_ids and not _are_guesses(session, rows):
+        return Reason(
+            code="frame_drafts",
+            message=f"{len(rows.drafted_ids)} guesses among {rows.num_tokens} rows will not do",
+        )
     wire_dtype = session.open.arriving_dtype
     if rows.dtype not in (None, wire_dtype):
         return Reason(
@@ -29,7 +36,7 @@ def rows_problem(session: Session, rows: Activations) -> Reason | None:
                 f"{len(rows.payload)} bytes came"
             ),
         )
-    if rows.block_name is not None and not _completes_a_block(rows):
+    if rows.block_name is not None and not _completes_a_block(session, rows):
         return Reason(code="frame_shape", message="rows that complete no block came with its name")
     if rows.position + rows.num_tokens > session.position_limit:
         return Reason(
@@ -39,9 +46,17 @@ def rows_problem(session: Session, rows: Activations) -> Reason | None:
     return None
 
 
-def _completes_a_block(rows: Activations) -> bool:
-    end = rows.position + rows.num_tokens
-    return end % BLOCK_TOKENS == 0 and len(rows.block_name or b"") == NAME_BYTES
+def _completes_a_block(session: Session, rows: Activations) -> bool:
+    """Or its end was a guess when it ran, and is none now."""
+    end = rows.position + rows.num_tokens - len(rows.drafted_ids)
+    is_near = end % BLOCK_TOKENS <= session.drafts_max and end >= BLOCK_TOKENS
+    return is_near and len(rows.block_name or b"") == NAME_BYTES
+
+
+def _are_guesses(session: Session, rows: Activations) -> bool:
+    num_drafted = len(rows.drafted_ids)
+    is_fit = num_drafted <= session.drafts_max and rows.num_tokens == 1 + num_drafted
+    return rows.sample and is_fit and max(rows.drafted_ids) < session.vocab_size
 
 
 def engine_error_code(error: Reason) -> StatusCode:
@@ -53,6 +68,8 @@ def token_problem(session: Session, token: Token) -> Reason | None:
     """Why this ring token cannot be the first stage's next row, or None."""
     if token.position > session.next_position:
         return Reason(code="frame_gap", message=f"no token for {session.next_position} came")
+    if session.is_guessing:
+        return Reason(code="frame_early", message="a token came before its rows had run")
     if token.position >= session.position_limit:
         return Reason(code="frame_position", message="a token beyond the request's slots")
     if token.token_id >= session.vocab_size:

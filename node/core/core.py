@@ -8,6 +8,7 @@ from node.core.lifecycle import Lifecycle
 from node.core.machines import NodeState
 from node.core.messages import KeptRoute, StatusCode
 from node.core.sessions import Sessions
+from node.core.speculation import Proposers
 from node.core.state import SWEEP_MS, Counters, Limits, NodeData
 from plait.types import HeldSpan, NodeId, Reason
 
@@ -15,9 +16,18 @@ from plait.types import HeldSpan, NodeId, Reason
 class NodeCore:
     """Decides everything a node does. `now_ms` is monotonic and never goes back."""
 
-    def __init__(self, node_id: NodeId, incarnation: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        incarnation: int,
+        limits: Limits | None = None,
+        *,
+        proposers: Proposers | None = None,
+    ) -> None:
         limits = limits if limits is not None else Limits()
         self._node = NodeData(node_id=node_id, incarnation=incarnation, limits=limits)
+        if proposers is not None:
+            self._node.proposers = proposers
         self._node.frame_bytes_max = limits.frame_bytes_max
         self._sessions = Sessions(self._node)
         self._lifecycle = Lifecycle(self._node, self._sessions)
@@ -55,7 +65,7 @@ class NodeCore:
             case ev.StepFinished():
                 self._sessions.finished_step(event.outcomes, now_ms, out)
             case ev.TokenReceived():
-                self._sessions.token(event.sender, event.token, now_ms, out)
+                self._sessions.tokens.returned(event.sender, event.token, now_ms, out)
             case ev.Ticked():
                 self._sweep(now_ms, out)
             case (
@@ -149,7 +159,7 @@ class NodeCore:
                 kept = KeptRoute(
                     request_id=session.request_id,
                     ticket=session.open.ticket,
-                    position=session.next_position,
+                    position=session.due_position,
                 )
                 out.append(SendToGateway(kept))
 
@@ -171,6 +181,6 @@ class NodeCore:
                 code, word, text = StatusCode.UNAVAILABLE, "gateway_lost", "the gateway is away"
             else:
                 continue
-            self._sessions.break_session(session, code, Reason(code=word, message=text), out)
+            self._sessions.ends.break_session(session, code, Reason(code=word, message=text), out)
         node.kept.sweep(now_ms)
         self._lifecycle.sweep(now_ms, out)

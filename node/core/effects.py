@@ -70,10 +70,14 @@ class RewindKv:
 
 
 class SubmitRows:
-    """Run rows through the stage; ends in StepFinished. Exactly one of ids and hidden is set."""
+    """Run rows through the stage; ends in StepFinished. Exactly one of ids and hidden is set.
+
+    Rows may begin where guesses of the last ones did (`drafted_ids`, tokens of the last rows): then
+    those were wrong, and are replaced."""
 
     __slots__ = (
         "block_name",
+        "drafted_ids",
         "dtype",
         "epoch",
         "hidden",
@@ -96,6 +100,7 @@ class SubmitRows:
         token_ids: Sequence[int] | None = None,
         hidden: bytes | None = None,
         block_name: bytes | None = None,
+        drafted_ids: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -106,6 +111,7 @@ class SubmitRows:
         self.token_ids = token_ids
         self.hidden = hidden
         self.block_name = block_name
+        self.drafted_ids = drafted_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

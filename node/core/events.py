@@ -22,8 +22,23 @@ from plait.types import (
 )
 
 
+class DrawnToken(Protocol):
+    """A token that the last stage drew."""
+
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def logprob(self) -> float | None: ...
+    @property
+    def top_logprobs(self) -> tuple[TokenLogprob, ...]: ...
+
+
 class RowOutcome(Protocol):
-    """What a step made of the rows of one request: hidden rows, a token, or an error."""
+    """What a step made of the rows of one request: hidden rows, a token, or an error.
+
+    `accepted` are guesses that were right, and come before the token; where some were wrong,
+    `num_tokens` is less than the rows that were run: the others do not count.
+    """
 
     @property
     def request_id(self) -> RequestId: ...
@@ -37,6 +52,8 @@ class RowOutcome(Protocol):
     def sample(self) -> bool: ...
     @property
     def hidden(self) -> bytes | None: ...
+    @property
+    def accepted(self) -> Sequence[DrawnToken]: ...
     @property
     def token_id(self) -> int | None: ...
     @property

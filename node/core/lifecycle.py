@@ -207,7 +207,7 @@ class Lifecycle:
 
     def _break_all(self, code: str, message: str, out: list[Effect]) -> None:
         for session in list(self._node.sessions.values()):
-            self._sessions.break_session(
+            self._sessions.ends.break_session(
                 session, StatusCode.UNAVAILABLE, Reason(code=code, message=message), out
             )
 

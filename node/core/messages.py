@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from plait.prefixes import BLOCK_TOKENS
 from plait.types import (
     DType,
     FinishReason,
@@ -22,6 +23,9 @@ from plait.types import (
 
 ROWS_INVALID: Final = "frame_rows"
 """An engine's word for rows that arrived and cannot be read."""
+
+DRAFTS_MAX: Final = BLOCK_TOKENS - 1
+"""Guesses in a frame at most: so no frame confirms the ends of two blocks."""
 
 
 class StatusCode(IntEnum):
@@ -46,7 +50,9 @@ class StageOpen:
     `ticket` is (payload, signature), to be passed on; `valid_ms` is what was left of its life
     when it was verified. `hop_dtypes` are those of activations from each stage to the next one;
     none where all are the `wire_dtype`. `block_names` are those of the prompt's whole blocks, of
-    which every stage so far has the first `cached_blocks`: their rows do not come.
+    which every stage so far has the first `cached_blocks`: their rows do not come. `drafts_max` is
+    how many guesses a frame may hold: the least of what all stages so far take, or on the first one
+    what the gateway said, if anything.
     """
 
     request_id: RequestId
@@ -70,6 +76,7 @@ class StageOpen:
     block_names: tuple[bytes, ...] = ()
     cached_blocks: int = 0
     hop_dtypes: tuple[DType, ...] = ()
+    drafts_max: int | None = None
 
     @property
     def sent_dtype(self) -> DType:
@@ -93,11 +100,14 @@ class Activations:
 
     `dtype` None means the one that the ticket names for the hop. `sample`: the last stage draws
     after the last row.
-    `block_name`: of the block that the last row completes, where the Open did not say.
+    `block_name`: of the block that rows up to the last one that is no guess have completed, where
+    the Open did not say. `drafted_ids`: tokens of the last rows, all but one, which are guesses:
+    what comes next begins behind those that were right.
     """
 
     __slots__ = (
         "block_name",
+        "drafted_ids",
         "dtype",
         "epoch",
         "num_tokens",
@@ -118,6 +128,7 @@ class Activations:
         sample: bool,
         dtype: DType | None = None,
         block_name: bytes | None = None,
+        drafted_ids: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -127,12 +138,20 @@ class Activations:
         self.sample = sample
         self.dtype = dtype
         self.block_name = block_name
+        self.drafted_ids = drafted_ids
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether these rows are more than a token and guesses behind it."""
+        return self.num_tokens > 1 + len(self.drafted_ids)
 
 
 class Token:
-    """A drawn token; `position` is its place in the sequence, prompt included."""
+    """A drawn token; `position` is its place in the sequence, prompt included. `drafts_max` is for
+    the first stage: so many guesses in a frame does every stage of the chain take."""
 
     __slots__ = (
+        "drafts_max",
         "epoch",
         "finish_reason",
         "logprob",
@@ -152,6 +171,7 @@ class Token:
         finish_reason: FinishReason | None = None,
         logprob: float | None = None,
         top_logprobs: tuple[TokenLogprob, ...] = (),
+        drafts_max: int = 0,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -160,6 +180,7 @@ class Token:
         self.finish_reason = finish_reason
         self.logprob = logprob
         self.top_logprobs = top_logprobs
+        self.drafts_max = drafts_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ def agree(session: Session, cached_tokens: int, out: list[Effect]) -> None:
 def begin(session: Session, position: int) -> None:
     """Rows are due, and go on, from here."""
     session.next_position = session.sent_position = position
+    session.drafted_ids = ()
     session.start = position
 
 

@@ -22,19 +22,46 @@ def prefill(node: NodeData, session: Session, out: list[Effect]) -> None:
         submit(session, start, len(ids), out, token_ids=ids, sample=is_end)
 
 
-def decode(session: Session, position: int, token_id: int, out: list[Effect]) -> None:
-    """The token that was drawn is the first stage's next row. The prompt has run for good."""
+def decode(
+    node: NodeData, session: Session, drawn: Sequence[int], now_ms: int, out: list[Effect]
+) -> None:
+    """The token that was drawn last is the first stage's next row, and guesses what comes after it
+    may follow; those before it ran as guesses. The prompt has run for good."""
     session.prompt_token_ids = ()
-    names = () if session.namer is None else session.namer.push((token_id,))
+    names = () if session.namer is None else session.namer.push(drawn)
+    drafted = _drafted(node, session, drawn, now_ms)
     submit(
         session,
-        position,
-        1,
+        session.next_position,
+        1 + len(drafted),
         out,
-        token_ids=(token_id,),
+        token_ids=(drawn[-1], *drafted),
         sample=True,
         block_name=names[0] if names else None,
+        drafted_ids=drafted,
     )
+
+
+def _drafted(
+    node: NodeData, session: Session, drawn: Sequence[int], now_ms: int
+) -> tuple[int, ...]:
+    """Guesses behind a drawn token. None beyond the last token that may be drawn: so they need no
+    slots but those that the request has anyway."""
+    proposer = session.proposer
+    if proposer is None:
+        return ()
+    node.counters.drafts_accepted += len(drawn) - 1
+    proposer.drew(drawn, now_ms)
+    position, opened = session.next_position, session.open
+    most = min(
+        session.drafts_max,
+        opened.prompt_tokens + opened.max_new_tokens - position - 2,
+        session.position_limit - position - 1,
+        _rows_of_a_frame(node, session.row_bytes_max) - 1,
+    )
+    drafted = proposer.propose(max(0, most), len(node.sessions), now_ms)
+    node.counters.tokens_drafted += len(drafted)
+    return drafted
 
 
 def submit(
@@ -47,9 +74,12 @@ def submit(
     token_ids: Sequence[int] | None = None,
     hidden: bytes | None = None,
     block_name: bytes | None = None,
+    drafted_ids: tuple[int, ...] = (),
 ) -> None:
-    """Have the engine run the session's next rows."""
+    """Have the engine run the session's next rows; they take the place of guesses before them."""
+    session.sent_position = min(session.sent_position, position)
     session.next_position = position + num_tokens
+    session.drafted_ids = drafted_ids
     if block_name is not None and session.next_id is not None:
         session.block_names[session.next_position] = block_name
     out.append(
@@ -63,6 +93,7 @@ def submit(
             token_ids=token_ids,
             hidden=hidden,
             block_name=block_name,
+            drafted_ids=drafted_ids,
         )
     )
 
@@ -76,7 +107,9 @@ def send_on(
     assert session.next_id is not None, "the last stage has no next one"
     num_tokens = outcome.num_tokens
     row_bytes = len(hidden) // num_tokens
-    chunk = _rows_of_a_frame(node, row_bytes)
+    is_newest = session.sent_position == session.next_position
+    drafted_ids = session.drafted_ids if is_newest else ()
+    chunk = num_tokens if drafted_ids else _rows_of_a_frame(node, row_bytes)
     for start in range(0, num_tokens, chunk):
         end = min(num_tokens, start + chunk)
         is_end = end == num_tokens
@@ -88,6 +121,7 @@ def send_on(
             hidden if end - start == num_tokens else hidden[start * row_bytes : end * row_bytes],
             sample=outcome.sample and is_end,
             block_name=session.block_names.pop(session.sent_position, None) if is_end else None,
+            drafted_ids=drafted_ids,
         )
         out.append(Send(session.next_id, rows))
 

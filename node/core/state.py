@@ -8,6 +8,7 @@ from node.core.events import ModelOffered, SpanAssigned
 from node.core.kept import KeptRoutes
 from node.core.machines import NodeState, SessionState
 from node.core.messages import StageOpen
+from node.core.speculation import PromptLookups, Proposer, Proposers
 from plait.prefixes import BlockNamer
 from plait.types import HeldSpan, ModelId, ModelSpec, NodeId, RequestId
 
@@ -27,6 +28,7 @@ class Limits:
     drain_ms: int = 10_000
     frame_bytes_max: int = 4 * 1024 * 1024
     frame_overhead_bytes: int = 1_024
+    drafts_max: int = 0
 
 
 @dataclass(slots=True)
@@ -43,6 +45,8 @@ class Counters:
     sessions_finished: int = 0
     sessions_broken: int = 0
     tokens_drawn: int = 0
+    tokens_drafted: int = 0
+    drafts_accepted: int = 0
 
     @property
     def frames_dropped(self) -> int:
@@ -56,6 +60,9 @@ class Session:
     the first that the engine has not returned, `start` the first that ran here at all; while it
     `awaits_start`, rows from further on are of a longer prefix that a stage did not have.
 
+    `drafted_ids` are the guesses among the rows taken in last; how many of them were right is known
+    when the next rows come. `drafts_max` is how many a frame may hold.
+
     `namer` names blocks on the first stage; `block_names` are those of rows that the engine has, by
     the position after them. The prompt is kept until its token comes: it may have to run again.
     """
@@ -64,6 +71,8 @@ class Session:
         "active_ms",
         "awaits_start",
         "block_names",
+        "drafted_ids",
+        "drafts_max",
         "epoch",
         "first_id",
         "is_first",
@@ -77,6 +86,7 @@ class Session:
         "position_limit",
         "previous_id",
         "prompt_token_ids",
+        "proposer",
         "request_id",
         "row_bytes",
         "row_bytes_max",
@@ -112,10 +122,29 @@ class Session:
         self.awaits_start = False
         self.namer: BlockNamer | None = None
         self.block_names: dict[int, bytes] = {}
+        self.drafted_ids: tuple[int, ...] = ()
+        self.drafts_max = 0
+        self.proposer: Proposer | None = None
         self.num_generated = 0
         self.prompt_token_ids = prompt
         self.active_ms = now_ms
         self.ticket_end_ms = now_ms + opened.valid_ms
+
+    @property
+    def due_position(self) -> int:
+        """Where the next rows begin at the earliest: all guesses of the last ones were wrong."""
+        return self.next_position - len(self.drafted_ids)
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether rows with guesses are here and not done."""
+        return bool(self.drafted_ids) and self.sent_position < self.next_position
+
+    def settle(self, position: int) -> None:
+        """It is known where the last rows end: guesses from there on were wrong."""
+        if self.drafted_ids:
+            self.next_position = self.sent_position = position
+            self.drafted_ids = ()
 
     def touches(self, node_id: NodeId) -> bool:
         """Whether the chain cannot go on without this stage's stream to `node_id`."""
@@ -149,6 +178,7 @@ class NodeData:
     kept: KeptRoutes = field(default_factory=KeptRoutes)
     counters: Counters = field(default_factory=Counters)
     swept_ms: int = 0
+    proposers: Proposers = field(default_factory=PromptLookups)
 
     def spec(self) -> ModelSpec | None:
         """Shape of the model that is held."""

@@ -153,6 +153,7 @@ class Batcher:
         self._unqueue(sequence)
         sequence.num_rewinds += 1
         sequence.next_position = min(sequence.next_position, position)
+        sequence.num_drafted = 0
         self._tables.rewind(sequence, position)
         self._room_came()
 
@@ -172,8 +173,9 @@ class Batcher:
                 f"{self.queue_tokens} tokens wait for a step already", reason="queue_full"
             )
         sequence.next_position = work.position + work.num_tokens
+        sequence.num_drafted = len(work.drafted_ids)
         if work.block_name is not None:
-            index = sequence.next_position // BLOCK_TOKENS - 1
+            index = (sequence.next_position - sequence.num_drafted) // BLOCK_TOKENS - 1
             sequence.names.setdefault(index, sequence.opened.cache_path + work.block_name)
         sequence.waiting.append(work)
         self.queue_tokens += work.num_tokens
@@ -218,7 +220,9 @@ class Batcher:
         taken: list[StepItem] = []
         for sequence in candidates:
             is_decode = sequence.is_at_decode
-            rows_max = min(1, decodes_left) if is_decode else rows_left
+            rows_max = rows_left
+            if is_decode:
+                rows_max = sequence.waiting[0].num_tokens if decodes_left > 0 else 0
             if rows_max <= 0 or not sequence.is_open:
                 continue
             item = self._take_of(sequence, rows_max)
@@ -232,7 +236,9 @@ class Batcher:
 
     def _take_of(self, sequence: Sequence, rows_max: int) -> StepItem | None:
         begin = sequence.waiting[0].position + sequence.num_cut
-        rows = min(rows_max, sequence.next_position - begin)
+        rows = rows_max
+        if not sequence.is_at_decode:
+            rows = min(rows_max, sequence.next_position - begin)
         if not self._make_room(sequence, begin + rows):
             sequence.is_held = True
             return None
@@ -263,7 +269,8 @@ class Batcher:
             sequence.is_running = False
             if done and item.is_wanted:
                 sequence.has_decoded = sequence.has_decoded or work.sample
-                self._tables.ran(sequence, work.position + work.num_tokens)
+                num_guesses = len(work.drafted_ids)
+                self._tables.ran(sequence, work.position + work.num_tokens - num_guesses)
         if self._tables.stopped_running(item.sequence for item in items):
             self._room_came()
 

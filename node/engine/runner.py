@@ -11,8 +11,9 @@ from node.engine.device import Device
 from node.engine.grammar_thread import GrammarThread
 from node.engine.kv_cache import KvPool
 from node.engine.lanes import Lanes, lanes_for
-from node.engine.sampler import SequenceSampler, draw_rows
+from node.engine.sampler import SequenceSampler
 from node.engine.sequence import StepItem
+from node.engine.speculation import Check, draw_checked
 from node.engine.stage import HeldStage
 from node.engine.step_plan import Chunk, StepPlan
 from node.engine.wire_rows import rows_from_wire, rows_to_wire
@@ -183,7 +184,8 @@ class Runner:
             item = items[index]
             is_last = item.sequence.opened.span.end == self.stage.spec.num_layers
             if is_last:
-                payload, is_sound = None, bool(torch.isfinite(rows[-1:]).all())
+                judged = rows[-1 - len(item.work.drafted_ids) :]
+                payload, is_sound = None, bool(torch.isfinite(judged).all())
             else:
                 payload = rows_to_wire(rows, item.sequence.opened.wire_dtype)
                 is_sound = payload is not None
@@ -205,18 +207,26 @@ class Runner:
         results: dict[int, StageResult],
         sampled: list[int],
     ) -> None:
-        last_rows = _padded([outputs[index][-1:] for index in sampled], self.stage.rows_min)
-        logits = self.stage.logits(last_rows)[: len(sampled)]
-        samplers = [sampler for i in sampled if (sampler := items[i].sequence.sampler) is not None]
-        positions = [items[i].work.position + items[i].work.num_tokens for i in sampled]
-        for index, drawn in zip(sampled, draw_rows(logits, samplers, positions), strict=True):
+        judged = [outputs[i][-1 - len(items[i].work.drafted_ids) :] for i in sampled]
+        logits = self.stage.logits(_padded(judged, self.stage.rows_min))
+        checks: list[Check] = []
+        first_row = 0
+        for index, rows in zip(sampled, judged, strict=True):
+            work, sampler = items[index].work, items[index].sequence.sampler
+            assert sampler is not None, "a last stage samples with what the request asked for"
+            position = work.position + work.num_tokens - len(work.drafted_ids)
+            checks.append(Check(sampler, first_row, position, work.drafted_ids))
+            first_row += len(rows)
+        for index, drawn in zip(sampled, draw_checked(logits, checks), strict=True):
             if isinstance(drawn, Reason):
                 results[index] = _failed(items[index], drawn.message, code=drawn.code)
                 continue
             result = _result(items[index])
-            result.token_id = drawn.token_id
-            result.logprob = drawn.logprob
-            result.top_logprobs = drawn.top_logprobs
+            *result.accepted, last = drawn
+            result.num_tokens -= len(items[index].work.drafted_ids) - len(result.accepted)
+            result.token_id = last.token_id
+            result.logprob = last.logprob
+            result.top_logprobs = last.top_logprobs
             results[index] = result
 
 

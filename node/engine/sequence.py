@@ -25,7 +25,8 @@ class Sequence:
     """What was opened, how far it was submitted, where its KV lies, and its sampler on the last
     stage.
 
-    `next_position` is where the next submitted work must start; `waiting` are works that no step
+    `next_position` is where the next submitted work must start, or up to `num_drafted` before: rows
+    of the last one that were guesses. `waiting` are works that no step
     has taken, of the first of which `num_cut` rows are taken. `runs` are its slots. `is_open` turns
     False for good when the sequence is closed; results of a step that was then under way are
     dropped. `is_running`: a step that is under way writes to its slots. `is_held`: there was no
@@ -45,6 +46,7 @@ class Sequence:
         "names",
         "next_position",
         "num_cut",
+        "num_drafted",
         "num_rewinds",
         "num_sealed",
         "opened",
@@ -59,6 +61,7 @@ class Sequence:
         self.key: Hashable = (opened.request_id, opened.epoch)
         self.seniority = (opened.admission, order)
         self.next_position = 0
+        self.num_drafted = 0
         self.waiting: deque[StageWork] = deque()
         self.num_cut = 0
         self.runs: tuple[Run, ...] = ()
@@ -85,18 +88,19 @@ class Sequence:
 
     @property
     def is_at_decode(self) -> bool:
-        """Whether the next rows are a single one, which costs a step little."""
-        return bool(self.waiting) and self.waiting[0].num_tokens == 1
+        """Whether the next rows are a single one, and guesses behind it, which cost a step little
+        and stay together."""
+        return bool(self.waiting) and self.waiting[0].is_decode
 
     def cut(self, rows_max: int, apart: set[StageWork]) -> StageWork | None:
         """Take at most `rows_max` of the rows that wait as one work: parts of works and several
-        works, but none in `apart`, nor anything behind it or behind a row that is sampled. None
-        where nothing may be taken."""
+        works, but none in `apart`, nor anything behind it or behind a row that is sampled; what has
+        guesses goes by itself. None where nothing may be taken."""
         parts: list[tuple[StageWork, int, int]] = []
         num_rows = 0
         while self.waiting and num_rows < rows_max:
             work = self.waiting[0]
-            if work in apart:
+            if work in apart or (parts and work.drafted_ids):
                 break
             begin = self.num_cut
             end = min(work.num_tokens, begin + rows_max - num_rows)

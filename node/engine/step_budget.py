@@ -33,8 +33,8 @@ class StepBudget:
 
     def record(self, items: Sequence[StepItem], step_ms: float) -> None:
         """Take in a step that ran `items` in `step_ms`."""
-        rows = sum(item.work.num_tokens for item in items if item.work.num_tokens > 1)
-        num_decodes = sum(item.work.num_tokens == 1 for item in items)
+        rows = sum(item.work.num_tokens for item in items if not item.work.is_decode)
+        num_decodes = sum(item.work.is_decode for item in items)
         self._was_prompts_alone = rows > 0 and num_decodes == 0
         if rows == 0 and num_decodes:
             self._decode_ms = _averaged(self._decode_ms, step_ms)

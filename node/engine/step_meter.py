@@ -18,14 +18,14 @@ class StepMeter:
         if not items:
             return
         now = self.totals
-        num_prompts = sum(item.work.num_tokens > 1 for item in items)
+        num_prompts = sum(not item.work.is_decode for item in items)
         layers = [len(item.sequence.opened.span) for item in items]
         if num_prompts == 0:
             self.totals = replace(
                 now,
                 decode_steps=now.decode_steps + 1,
                 decode_ms=now.decode_ms + step_ms,
-                decode_rows=now.decode_rows + len(items),
+                decode_rows=now.decode_rows + sum(item.work.num_tokens for item in items),
                 decode_layers=now.decode_layers + round(sum(layers) / len(items)),
             )
         elif num_prompts == len(items):

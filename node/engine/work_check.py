@@ -1,5 +1,6 @@
 """Whether what came from outside fits the model and its sequence. Raises FrameError where not."""
 
+from node.core.messages import DRAFTS_MAX
 from node.engine.sequence import Sequence
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError
@@ -22,10 +23,11 @@ def check_opened(opened: SequenceOpen, spec: ModelSpec) -> None:
 
 
 def check_work(work: StageWork, sequence: Sequence, spec: ModelSpec) -> None:
-    """A work must start where the last one ended, within the slots, with rows of the right
-    shape."""
+    """A work must start where the last one ended or where its guesses began, within the slots, with
+    rows of the right shape."""
     opened = sequence.opened
-    if work.num_tokens < 1 or work.position != sequence.next_position:
+    back = sequence.next_position - work.position
+    if work.num_tokens < 1 or not 0 <= back <= sequence.num_drafted:
         raise FrameError(
             f"{work.num_tokens} rows at position {work.position} of {work.request_id}: "
             f"position {sequence.next_position} comes next",
@@ -36,6 +38,8 @@ def check_work(work: StageWork, sequence: Sequence, spec: ModelSpec) -> None:
             f"{work.request_id} reserved {opened.kv_tokens} KV slots and sends more",
             reason="position_invalid",
         )
+    if work.drafted_ids:
+        _check_drafts(work, spec)
     if opened.span.start == 0:
         _check_ids(work, spec)
     else:
@@ -51,6 +55,14 @@ def _check_ids(work: StageWork, spec: ModelSpec) -> None:
     if min(ids) < 0 or max(ids) >= spec.vocab_size:
         raise FrameError(
             f"a token id is outside the vocabulary of {spec.vocab_size}", reason="token_invalid"
+        )
+
+
+def _check_drafts(work: StageWork, spec: ModelSpec) -> None:
+    is_fit = work.sample and work.is_decode and len(work.drafted_ids) <= DRAFTS_MAX
+    if not is_fit or max(work.drafted_ids) >= spec.vocab_size:
+        raise FrameError(
+            f"{len(work.drafted_ids)} guesses among {work.num_tokens} rows", reason="drafts_invalid"
         )
 
 

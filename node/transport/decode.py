@@ -122,6 +122,7 @@ class FrameReader:
             admission=ticket.admission,
             block_names=_block_names(message),
             cached_blocks=message.cached_blocks,
+            drafts_max=message.drafts_max if message.HasField("drafts_max") else None,
         )
 
 
@@ -168,6 +169,7 @@ def _activations(sender: NodeId, rows: data_pb2.Activations) -> ev.DataEvent:
             sample=rows.sample,
             dtype=dtype,
             block_name=rows.block_name or None,
+            drafted_ids=tuple(rows.drafted_ids),
         ),
     )
 
@@ -197,6 +199,7 @@ def _token(message: data_pb2.SampledToken) -> Token:
         message.position,
         message.token_id,
         finish_reason=finish_reason_from_proto(message.finish_reason),
+        drafts_max=message.drafts_max,
     )
 
 

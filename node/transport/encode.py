@@ -40,8 +40,12 @@ def link_frame(sequence: int, message: LinkMessage) -> bytes:
             rows.sample = message.sample
             if message.block_name is not None:
                 rows.block_name = message.block_name
+            if message.drafted_ids:
+                rows.drafted_ids.extend(message.drafted_ids)
         case Token():
             _fill_token(frame.token, message)
+            if message.drafts_max:
+                frame.token.drafts_max = message.drafts_max
         case StageOpen():
             _fill_open(frame.open, message)
         case Close():
@@ -139,6 +143,8 @@ def _fill_open(target: data_pb2.Open, opened: StageOpen) -> None:
     target.trace_id = opened.trace_id
     target.block_names = b"".join(opened.block_names)
     target.cached_blocks = opened.cached_blocks
+    if opened.drafts_max:
+        target.drafts_max = opened.drafts_max
 
 
 def _broken(broken: Broken) -> data_pb2.Broken:

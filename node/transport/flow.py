@@ -58,7 +58,7 @@ class Outbox:
                 return False
             self._bytes += size
             waiting = self._bulk_requests.get(message.request_id, 0)
-            if message.num_tokens > 1 or waiting:
+            if message.is_prompt or waiting:
                 self._bulk_requests[message.request_id] = waiting + 1
                 self._bulk.append(message)
                 self.wake.set()
@@ -82,7 +82,7 @@ class Outbox:
         rows = self._bulk.popleft()
         self._forget_bulk(rows.request_id)
         self._bytes -= len(rows.payload)
-        window.sent(bulk_bytes=len(rows.payload) if rows.num_tokens > 1 else 0)
+        window.sent(bulk_bytes=len(rows.payload) if rows.is_prompt else 0)
         return rows
 
     def _forget_bulk(self, request_id: RequestId) -> None:

@@ -122,7 +122,8 @@ class NeighbourLink:
             if frame.WhichOneof("body") in _CONTROL:
                 self._take_control(frame)
                 continue
-            self._count_taken(is_bulk=frame.activations.num_tokens > 1)
+            rows = frame.activations
+            self._count_taken(is_bulk=rows.num_tokens > 1 + len(rows.drafted_ids))
             self._inbox.post(self._reader.link_event(self.neighbour_id, frame))
         raise LinkEnded("the neighbour closed the stream")
 

@@ -224,6 +224,7 @@ class Open(_message.Message):
     TRACE_ID_FIELD_NUMBER: _builtins.int
     BLOCK_NAMES_FIELD_NUMBER: _builtins.int
     CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DRAFTS_MAX_FIELD_NUMBER: _builtins.int
     stage_index: _builtins.int
     """which stage the receiver is"""
     max_new_tokens: _builtins.int
@@ -236,6 +237,8 @@ class Open(_message.Message):
     """of the prompt's whole blocks, 16 bytes each, at most 256; from the first stage on"""
     cached_blocks: _builtins.int
     """blocks whose rows do not come: every stage so far has their KV"""
+    drafts_max: _builtins.int
+    """guesses that a frame may hold: the least of all stages so far; from the gateway: at most"""
     @_builtins.property
     def ticket(self) -> Global___Ticket:
         """verified by every stage, once"""
@@ -270,12 +273,15 @@ class Open(_message.Message):
         trace_id: _builtins.int = ...,
         block_names: _builtins.bytes = ...,
         cached_blocks: _builtins.int = ...,
+        drafts_max: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_drafts_max", b"_drafts_max", "drafts_max", b"drafts_max", "sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_names", b"block_names", "cached_blocks", b"cached_blocks", "max_new_tokens", b"max_new_tokens", "penalty_generated_ids", b"penalty_generated_ids", "penalty_prompt_ids", b"penalty_prompt_ids", "prompt_tokens", b"prompt_tokens", "sampling", b"sampling", "stage_index", b"stage_index", "stop_token_ids", b"stop_token_ids", "ticket", b"ticket", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drafts_max", b"_drafts_max", "block_names", b"block_names", "cached_blocks", b"cached_blocks", "drafts_max", b"drafts_max", "max_new_tokens", b"max_new_tokens", "penalty_generated_ids", b"penalty_generated_ids", "penalty_prompt_ids", b"penalty_prompt_ids", "prompt_tokens", b"prompt_tokens", "sampling", b"sampling", "stage_index", b"stage_index", "stop_token_ids", b"stop_token_ids", "ticket", b"ticket", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__drafts_max: _TypeAlias = _typing.Literal["drafts_max"]  # noqa: Y015
+    _WhichOneofArgType__drafts_max: _TypeAlias = _typing.Literal["_drafts_max", b"_drafts_max"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__drafts_max) -> _WhichOneofReturnType__drafts_max | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
 
@@ -359,12 +365,13 @@ class Activations(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     SAMPLE_FIELD_NUMBER: _builtins.int
     BLOCK_NAME_FIELD_NUMBER: _builtins.int
+    DRAFTED_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """which request"""
     epoch: _builtins.int
     """which attempt; others are dropped and counted"""
     position: _builtins.int
-    """of the first row; strictly increasing"""
+    """of the first row; strictly increasing; takes the place of guesses that were wrong"""
     num_tokens: _builtins.int
     """rows; 0 on the wire means 1"""
     dtype: _common_pb2.DType.ValueType
@@ -374,7 +381,11 @@ class Activations(_message.Message):
     sample: _builtins.bool
     """the last stage samples after the last row"""
     block_name: _builtins.bytes
-    """16 bytes, where the last row completes a block that the Open did not name"""
+    """16 bytes, where a block is complete that the Open did not name, guesses not counted"""
+    @_builtins.property
+    def drafted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """tokens of all rows but the first, where these are guesses; the last stage checks them"""
+
     def __init__(
         self,
         *,
@@ -386,10 +397,11 @@ class Activations(_message.Message):
         payload: _builtins.bytes = ...,
         sample: _builtins.bool = ...,
         block_name: _builtins.bytes = ...,
+        drafted_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_name", b"block_name", "dtype", b"dtype", "epoch", b"epoch", "num_tokens", b"num_tokens", "payload", b"payload", "position", b"position", "request_id", b"request_id", "sample", b"sample"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_name", b"block_name", "drafted_ids", b"drafted_ids", "dtype", b"dtype", "epoch", b"epoch", "num_tokens", b"num_tokens", "payload", b"payload", "position", b"position", "request_id", b"request_id", "sample", b"sample"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,6 +420,7 @@ class SampledToken(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    DRAFTS_MAX_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """which request"""
     epoch: _builtins.int
@@ -420,6 +433,8 @@ class SampledToken(_message.Message):
     """set with the last token"""
     logprob: _builtins.float
     """where asked for; never sent round the ring"""
+    drafts_max: _builtins.int
+    """guesses that a frame may hold on every stage of the chain; round the ring only"""
     @_builtins.property
     def top_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprob]:
         """where asked for; never sent round the ring"""
@@ -434,10 +449,11 @@ class SampledToken(_message.Message):
         finish_reason: _common_pb2.FinishReason.ValueType = ...,
         logprob: _builtins.float | None = ...,
         top_logprobs: _abc.Iterable[_common_pb2.TokenLogprob] | None = ...,
+        drafts_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "epoch", b"epoch", "finish_reason", b"finish_reason", "logprob", b"logprob", "position", b"position", "request_id", b"request_id", "token_id", b"token_id", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "drafts_max", b"drafts_max", "epoch", b"epoch", "finish_reason", b"finish_reason", "logprob", b"logprob", "position", b"position", "request_id", b"request_id", "token_id", b"token_id", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

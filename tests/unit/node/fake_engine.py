@@ -7,6 +7,7 @@ layer adds one, and the drawn token is the number modulo the vocabulary.
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from node.ports import (
     DeviceReport,
@@ -29,6 +30,7 @@ from plait.types import (
     ModelSpec,
     Reason,
     RequestId,
+    TokenLogprob,
 )
 
 _MASK = 0xFFFFFFFF
@@ -71,11 +73,20 @@ def expected_tokens(prompt: list[int], num_tokens: int, spec: ModelSpec) -> list
     return drawn
 
 
+class Drawn(NamedTuple):
+    """A token that a last stage drew; see node.core.events.DrawnToken."""
+
+    token_id: int
+    logprob: float | None
+    top_logprobs: tuple[TokenLogprob, ...]
+
+
 @dataclass(slots=True)
 class _Sequence:
     opened: SequenceOpen
     state: int = 0
     next_position: int = 0
+    num_drafted: int = 0
     states: dict[int, int] = field(default_factory=dict)
     names: dict[int, bytes] = field(default_factory=dict)
 
@@ -230,16 +241,20 @@ class FakeEngineHost:
         sequence = self.sequences.get(work.request_id)
         if sequence is None or sequence.opened.epoch != work.epoch:
             return None
-        if work.position != sequence.next_position:
+        back = sequence.next_position - work.position
+        if not 0 <= back <= sequence.num_drafted:
             error = Reason(code="engine_position", message=f"{work.position} is out of order")
             return StageResult(
                 work.request_id, work.epoch, work.position, work.num_tokens, error=error
             )
-        sequence.next_position += work.num_tokens
+        if back and work.token_ids is not None:
+            sequence.state = sequence.states[work.position]
+        sequence.next_position = work.position + work.num_tokens
+        sequence.num_drafted = len(work.drafted_ids)
         self.num_rows += work.num_tokens
         if work.block_name is not None:
-            name = sequence.opened.cache_path + work.block_name
-            sequence.names[sequence.next_position] = name
+            end = (sequence.next_position - sequence.num_drafted) // 16 * 16
+            sequence.names[end] = sequence.opened.cache_path + work.block_name
         self._tokens_total += work.num_tokens
         rows = self._rows(sequence, work)
         is_last = sequence.opened.span.end == self._spec.num_layers
@@ -248,11 +263,22 @@ class FakeEngineHost:
         )
         if is_last:
             if work.sample:
-                result.token_id = rows[-1] % self._spec.vocab_size
+                self._draw(result, work, rows)
         else:
             width = self._spec.hidden_size * sequence.opened.wire_dtype.num_bytes // 4
             result.hidden = b"".join(row.to_bytes(4, "little") * width for row in rows)
         return result
+
+    def _draw(self, result: StageResult, work: StageWork, rows: list[int]) -> None:
+        """One row after the other, as far as the guesses are right."""
+        vocab_size, drafted = self._spec.vocab_size, work.drafted_ids
+        drawn = [row % vocab_size for row in rows[-1 - len(drafted) :]]
+        num_right = 0
+        while num_right < len(drafted) and drawn[num_right] == drafted[num_right]:
+            num_right += 1
+        result.accepted = [Drawn(token_id, None, ()) for token_id in drawn[:num_right]]
+        result.token_id = drawn[num_right]
+        result.num_tokens -= len(drafted) - num_right
 
     def _rows(self, sequence: _Sequence, work: StageWork) -> list[int]:
         added = len(sequence.opened.span)
@@ -269,7 +295,8 @@ class FakeEngineHost:
                 int.from_bytes(hidden[at : at + 4], "little")
                 for at in range(0, len(hidden), row_bytes)
             ]
-        for end in range(work.position + 1, work.position + work.num_tokens + 1):
+        valid_end = work.position + work.num_tokens - len(work.drafted_ids)
+        for end in range(max(1, work.position - 14), valid_end + 1):
             if end in sequence.names:
                 self.cache[sequence.names[end]] = sequence.states.get(end, 0)
         return [(state + added) & _MASK for state in states]

@@ -18,6 +18,7 @@ from node.agent.runtime import NodeRuntime
 from node.core import NodeCore
 from node.core.effects import Exit, ReportEffect
 from node.core.events import ControlAttached, ModelOffered, SpanAssigned
+from node.core.speculation import Proposers
 from node.core.state import Limits
 from node.ports import TicketCheck
 from node.transport import service
@@ -202,13 +203,14 @@ class Ring:
         *,
         flow: FlowLimits | None = None,
         limits: Limits | None = None,
+        proposers: Proposers | None = None,
         tickets: TicketCheck | None = None,
         kv_tokens_max: int = 4_096,
     ) -> NodeKit:
         node_id = NodeId(name)
         clock = SystemClock()
         engine = FakeEngineHost(kv_tokens_max=kv_tokens_max)
-        core = NodeCore(node_id, 1, limits)
+        core = NodeCore(node_id, 1, limits, proposers=proposers)
         runtime = NodeRuntime(core, engine, clock)
         reader = FrameReader(
             tickets=tickets
@@ -356,6 +358,7 @@ async def ring(
     num_layers: int = 6,
     flow: FlowLimits | None = None,
     limits: Limits | None = None,
+    proposers: Proposers | None = None,
     kv_tokens_max: int = 4_096,
 ) -> AsyncIterator[Ring]:
     """`num_nodes` nodes that hold a model of `num_layers` layers between them."""
@@ -369,6 +372,7 @@ async def ring(
                 LayerSpan(cuts[index], cuts[index + 1]),
                 flow=flow,
                 limits=limits,
+                proposers=proposers,
                 kv_tokens_max=kv_tokens_max,
             )
         yield made

@@ -7,6 +7,7 @@ from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
 from node.core.messages import Activations, Broken, Close, StageOpen, Token
+from node.core.speculation import Proposers
 from node.core.state import Limits
 from plait.types import (
     DType,
@@ -21,7 +22,7 @@ from plait.types import (
     SourceKind,
     TicketStage,
 )
-from tests.unit.node.fake_engine import tiny_spec
+from tests.unit.node.fake_engine import Drawn, tiny_spec
 
 SPEC = tiny_spec(6)
 SOURCE = ModelSource(kind=SourceKind.PATH, name="none")
@@ -77,6 +78,7 @@ def opened(
     cache_salt: bytes = b"",
     block_names: tuple[bytes, ...] = (),
     cached_blocks: int = 0,
+    drafts_max: int | None = None,
 ) -> StageOpen:
     return StageOpen(
         request_id=rid(request),
@@ -96,6 +98,7 @@ def opened(
         cache_salt=cache_salt,
         block_names=block_names,
         cached_blocks=cached_blocks,
+        drafts_max=drafts_max,
     )
 
 
@@ -111,6 +114,7 @@ class Outcome:
         epoch: int = 1,
         hidden: bytes | None = None,
         token_id: int | None = None,
+        accepted: tuple[int, ...] = (),
         sample: bool = False,
         error: object = None,
     ) -> None:
@@ -120,6 +124,7 @@ class Outcome:
         self.num_tokens = num_tokens
         self.hidden = hidden
         self.token_id = token_id
+        self.accepted = [Drawn(accepted_id, None, ()) for accepted_id in accepted]
         self.sample = sample
         self.logprob = None
         self.top_logprobs = ()
@@ -135,13 +140,14 @@ class Story:
         names: tuple[NodeId, ...] = (A, B, C),
         *,
         limits: Limits | None = None,
+        proposers: Proposers | None = None,
         is_serving: bool = True,
     ) -> None:
         self.now_ms = 1_000
         self.index = index
         self.names = names
         self.span = LayerSpan(*SPANS[len(names)][index])
-        self.core = NodeCore(names[index], 1, limits)
+        self.core = NodeCore(names[index], 1, limits, proposers=proposers)
         self._clock = itertools.count()
         if is_serving:
             self.attach()
@@ -188,6 +194,8 @@ class Story:
         payload: bytes | None = None,
         dtype: DType | None = None,
         sample: bool = True,
+        drafted: tuple[int, ...] = (),
+        block_name: bytes | None = None,
     ) -> list[ef.Effect]:
         message = Activations(
             rid(request),
@@ -197,6 +205,8 @@ class Story:
             ROW * num_tokens if payload is None else payload,
             sample=sample,
             dtype=dtype,
+            drafted_ids=drafted,
+            block_name=block_name,
         )
         return self.tell(ev.ActivationsReceived(sender or self.before, message))
 
@@ -211,8 +221,9 @@ class Story:
         sender: NodeId | None = None,
         epoch: int = 1,
         finish: FinishReason | None = None,
+        drafts_max: int = 0,
     ) -> list[ef.Effect]:
-        token = Token(rid(), epoch, position, token_id, finish_reason=finish)
+        token = Token(rid(), epoch, position, token_id, finish_reason=finish, drafts_max=drafts_max)
         return self.tell(ev.TokenReceived(sender or self.names[-1], token))
 
     def close(self, *, sender: NodeId | None, epoch: int = 1) -> list[ef.Effect]:
