@@ -89,7 +89,7 @@ def _run(
     began_s = time.perf_counter()
     console.print("[dim]starting the coordinator[/]")
     from plait.cli.demo_view import nodes_table
-    from plait.cli.local_network import NodePlan, is_ready, local_network
+    from plait.cli.local_network import NodePlan, local_network
 
     memory_bytes = memory_cap_bytes(spec, num_nodes)
     # The cap on memory below is reckoned in float32.
@@ -102,14 +102,7 @@ def _run(
         console.print(f"[dim]{up}[/]")
         for number in range(1, num_nodes + 1):
             network.start_node(NodePlan(name=f"node {number}", memory_bytes=memory_bytes))
-        with Live(console=console, refresh_per_second=8, transient=True) as live:
-
-            def show(view: "NetworkView") -> None:
-                live.update(nodes_table(view))
-
-            view = network.wait(
-                is_ready, timeout_s=SERVE_S, what=f"serving {spec.model_id}", watch=show
-            )
+        view = _watched(network, spec)
         waited_s = time.perf_counter() - began_s
         title = f"{spec.model_id}: {spec.num_layers} layers over {num_nodes} nodes"
         console.print(nodes_table(view, title=f"{title}, serving after {waited_s:.1f} s"))
@@ -117,6 +110,23 @@ def _run(
         if keep:
             with contextlib.suppress(KeyboardInterrupt):
                 _linger(network)
+
+
+def _watched(network: "LocalNetwork", spec: "ModelSpec") -> "NetworkView":
+    """The network once it serves, its nodes shown while they load."""
+    from plait.cli.demo_view import LoadPatience, nodes_table
+    from plait.cli.local_network import is_ready
+
+    patience = LoadPatience()
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+
+        def show(view: "NetworkView") -> None:
+            live.update(nodes_table(view))
+            patience.check(view, time.perf_counter())
+
+        return network.wait(
+            is_ready, timeout_s=SERVE_S, what=f"serving {spec.model_id}", watch=show
+        )
 
 
 def memory_cap_bytes(

@@ -7,8 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.core.view import NetworkView, NodeView
+from plait.errors import ModelError
 
 MIB: Final = 1 << 20
+LOAD_PATIENCE_S: Final = 10.0
 STYLES: Final = {"serving": "green", "loading": "yellow", "joining": "cyan", "draining": "magenta"}
 
 
@@ -30,6 +32,30 @@ def nodes_table(view: NetworkView, *, title: str = "") -> Table:
             f"{node.kv_tokens_max:,}" if node.kv_tokens_max else "",
         )
     return table
+
+
+class LoadPatience:
+    """Gives up on a network whose nodes cannot load what they are to hold: all read the same files,
+    so another node or another try reads the same."""
+
+    def __init__(self, *, patience_s: float = LOAD_PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+
+    def check(self, view: NetworkView, now_s: float) -> None:
+        """Raises ModelError, with the node's words, once a failure has stayed so long."""
+        failed = [node for node in in_order(view.nodes) if node.last_error]
+        if not failed:
+            self._since_s = None
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s >= self._patience_s:
+            node = failed[0]
+            raise ModelError(
+                f"{node.display_name} cannot load its layers: {node.last_error}",
+                reason="load_failed",
+            )
 
 
 def in_order(nodes: Sequence[NodeView]) -> list[NodeView]:
