@@ -6,7 +6,7 @@ prompt and answer. Where a fast uplink meets a slower downlink the groups are sp
 searched again below what was found.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -15,7 +15,7 @@ from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import Links, StageCost
 from scheduler.selection.candidates import Candidate, Load, Query, slowdown
 from scheduler.selection.groups import INFINITE, Graph, cheapest
-from scheduler.selection.places import Places
+from scheduler.selection.places import Places, bandwidths_of, regions_of
 from scheduler.selection.rows import KV_CAP_TOKENS, Base, Part, Place, Row, base, front, part, row
 
 BANDWIDTHS_MAX: Final = 1e18
@@ -43,9 +43,9 @@ class Board:
         self._hop_ms_per_bps = 1e3 * hop_bytes
         self._links = links
         ids = [c.node_id for c in candidates]
-        self._regions = _regions(ids, links)
+        self._regions = regions_of(ids, links)
         self._measured = links.measured_bytes_per_s()
-        self._up = _bandwidths(ids, links, self._measured)
+        self._up = bandwidths_of(ids, links, self._measured)
         keys = self._keys(candidates)
         self._is_mixed = bool(self._measured) or any(up > 0.0 for _, _, up, _ in keys)
         by_key = sorted(range(len(ids)), key=lambda i: (keys[i], ids[i]))
@@ -199,6 +199,11 @@ class Board:
             down = self._measured.get((one, two), min(self._links.up_bytes_per_s(one), down))
         return self._hop_ms_per_bps * (1 / down - 1 / up) if down < up else 0.0
 
+    def bandwidths(self) -> tuple[list[float], list[float]]:
+        """Bytes/s of uplinks, and of downlinks: `excess_ms` is 0 where the latter is no less.
+        0 where hops were measured one by one."""
+        return [u for u, _ in self._up], [0.0 if self._measured else d for _, d in self._up]
+
     def trip(self, path: Sequence[int]) -> tuple[float, float, float]:
         """Hops of a path beyond what its rows hold: fixed ms, per prompt token, per new token."""
         forward_ms = sum(self._half_rtt_ms(a, b) for a, b in pairwise(path))
@@ -332,35 +337,6 @@ class Found:
 
     path: tuple[int, ...]
     total_ms: float
-
-
-def _regions(ids: Sequence[NodeId], links: Links) -> list[tuple[int, float]]:
-    """Each node's region and last mile. Without places, nodes that nobody measured share one
-    region round the coordinator, and a measured one has its own."""
-    if isinstance(links, Places):
-        return [(links.region_of[n], links.mile_ms[n]) for n in ids]
-    pairs = (*links.measured(), *links.measured_bytes_per_s())
-    measured = {n for pair in pairs for n in pair}
-    lonely: dict[NodeId, int] = {}
-    return [
-        (lonely.setdefault(n, len(lonely) + 1), 0.0)
-        if n in measured
-        else (0, links.coordinator_rtt_ms(n))
-        for n in ids
-    ]
-
-
-def _bandwidths(
-    ids: Sequence[NodeId], links: Links, measured: Mapping[tuple[NodeId, NodeId], float]
-) -> list[tuple[float, float]]:
-    """Each node's uplink and downlink in bytes/s; the uplink no slower than anything measured from
-    it, so that a hop costs what the uplink costs or more."""
-    quickest: dict[NodeId, float] = {}
-    for (one, _), bytes_per_s in measured.items():
-        quickest[one] = max(quickest.get(one, 0.0), bytes_per_s)
-    return [
-        (max(links.up_bytes_per_s(n), quickest.get(n, 0.0)), links.down_bytes_per_s(n)) for n in ids
-    ]
 
 
 def _bounds(keys: Sequence[object]) -> list[tuple[int, int]]:

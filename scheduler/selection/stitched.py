@@ -6,47 +6,37 @@ still cost at least is known beforehand (`potential.py`), so little but the answ
 """
 
 from collections.abc import Collection, Sequence
-from heapq import heappop, heappush
-from typing import Final, NamedTuple, Optional
+from heapq import heapify, heappop, heappush
+from itertools import count
+from operator import ge
+from typing import Final, Optional
 
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import PREFILL_CHUNK_TOKENS
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Load, Query, step_layer_ms
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.potential import Figures, Ground, Mix, Potential, blend
+from scheduler.selection.lines import Lines, Potentials
+from scheduler.selection.potential import Figures, Ground
 from scheduler.selection.rows import KV_CAP_TOKENS
 
 SLACKS: Final = (1.02, 1.2, INFINITE)
 """How far above the least first guess chains are looked at, tried in turn."""
+STAGES_KEPT_MAX: Final = 4_096
 
+Scales = tuple[float, float, float, float, float, int]
+"""A request's lengths per trip round the ring: once, prompt tokens, new tokens. Then what a hop
+carries of both per trip, the steps and chunks of the prompt, the KV slots needed on every stage."""
 
-class Scales(NamedTuple):
-    """A request's lengths per trip round the ring. Each hop carries `carried` tokens per trip;
-    `chunks` are steps and chunks of the prompt; `need` KV slots are needed on every stage."""
+Label = tuple[float, int, int, int, int, Optional["Label"]]
+"""A chain so far. Its cost as if its last node had run from layer 0 on (what it costs at a boundary
+is that and the boundary times the node's ms per layer), that node, the boundary it begins at, the
+first node, how far any node before holds layers, the chain before. Plain tuples: there are many."""
 
-    share: float
-    prompt: float
-    new: float
-    carried: float
-    chunks: float
-    need: int
-
-
-class Label(NamedTuple):
-    """A chain so far. `base_ms` is its cost as if its last node had run from layer 0 on: what it
-    costs at a boundary is that and the boundary times the node's ms per layer."""
-
-    base_ms: float
-    node: int
-    start: int
-    first: int
-    before: Optional["Label"]
-
-
-Waiting = tuple[float, int, Label, int | None]
-"""What a chain costs at least, a number that breaks ties, the chain, and where it hands over: None
-where that is still open, the number of layers where it is complete."""
+Waiting = tuple[float, int, Label | None, int, int, float, Lines]
+"""What a chain costs at least, a number that breaks ties, the chain, the boundary where it hands
+over, to which node (OPEN: not chosen yet), what it costs up to there, what bounds it."""
+OPEN: Final = -1
 
 
 class Stitcher:
@@ -60,7 +50,8 @@ class Stitcher:
         self._figures = [self._now(i) for i in range(size)]
         self._room = [min(KV_CAP_TOKENS, load.kv_tokens_free) for load in board.loads]
         self._floors = list(self._figures)
-        self._potential: Potential | None = None
+        self._potentials = Potentials(self._ground, self._floors)
+        self._stages: dict[tuple[int, int, int], Stage] = {}
         self._stale: set[int] = set()
 
     def update(self, index: int) -> None:
@@ -71,106 +62,104 @@ class Stitcher:
         """The cheapest chain with room on every stage and its ms, or None."""
         if self._stale:
             self._refresh()
-        if self._potential is None:
-            self._potential = Potential(self._ground, self._floors)
         steps = max(1, query.new_tokens)
         share = 1.0 / (1 + steps)
-        banned = {i for n in excluded if (i := self._board.index(n)) is not None}
-        lengths = (share, query.prompt_tokens * share, steps * share)
-        scales = Scales(
-            *lengths,
-            carried=lengths[1] + lengths[2],
-            chunks=share + lengths[1] / PREFILL_CHUNK_TOKENS + lengths[2],
-            need=min(KV_CAP_TOKENS, query.kv_tokens),
-        )
-        mix = blend(scales.prompt, scales.new)
-        firsts = self._firsts(self._potential, scales, mix, banned)
-        for slack in SLACKS if firsts else ():
-            limit = slack * firsts[0][0]
-            heap = [waiting for waiting in firsts if waiting[0] < limit]
-            found = self._search(self._potential, scales, mix, banned, heap, limit)
+        prompt, new = query.prompt_tokens * share, steps * share
+        need = min(KV_CAP_TOKENS, query.kv_tokens)
+        chunks = share + prompt / PREFILL_CHUNK_TOKENS + new
+        room = self._without(excluded) if excluded else self._room
+        firsts = [
+            (once * share + per_prompt * prompt + per_new * new, i, lines)
+            for once, per_prompt, per_new, i, lines in self._potentials.firsts(prompt / new)
+            if room[i] >= need
+        ]
+        if not firsts:
+            return None
+        least = min(firsts)[0]
+        scales = (share, prompt, new, prompt + new, chunks, need)
+        for slack in SLACKS:
+            found = self._search(scales, room, firsts, slack * least)
             if found is not None:
                 total, label = found
                 return self._route(label), total * (1 + steps)
         return None
 
-    def _firsts(
-        self, potential: Potential, scales: Scales, mix: Mix, banned: set[int]
-    ) -> list[Waiting]:
-        """Chains of one stage that has not run yet, the cheapest first."""
-        a, b, of_a, of_b = mix
-        share, _, new, _, chunks, need = scales
-        ground, figures, room = self._ground, self._figures, self._room
-        found: list[Waiting] = []
-        for i in ground.starting[0]:
-            if room[i] < need or i in banned:
-                continue
-            base = ground.begin_ms(i, share) + figures[i].overhead_ms * chunks
-            low = potential.rest[i][0]
-            least = base + share * low[0] + of_a * low[a] + of_b * low[b]
-            if ground.ends[i] < self._num_layers:  # its last mile on the way back
-                least += ground.miles[i] * new
-            found.append((least, i, Label(base, i, 0, i, None), None))
-        found.sort()
-        return found
-
     def _search(
         self,
-        potential: Potential,
         scales: Scales,
-        mix: Mix,
-        banned: set[int],
-        heap: list[Waiting],
+        room: Sequence[int],
+        firsts: Sequence[tuple[float, int, Lines]],
         limit: float,
     ) -> tuple[float, Label] | None:
-        """The cheapest below `limit`. `heap` is sorted, and used up."""
-        a, b, of_a, of_b = mix
+        """The cheapest below `limit`."""
         share, prompt, new, carried, chunks, need = scales
-        ground, figures, room = self._ground, self._figures, self._room
-        miles, regions = ground.miles, ground.regions
-        rest, options, num_layers = potential.rest, potential.options, self._num_layers
+        ground, figures, num_layers = self._ground, self._figures, self._num_layers
+        miles, regions, ends, ups = ground.miles, ground.regions, ground.ends, ground.ups
+        heap: list[Waiting] = [
+            (least, i, None, 0, i, ground.begin_ms[i] * share, lines)
+            for least, i, lines in firsts
+            if least < limit
+        ]
+        heapify(heap)
         closed: dict[tuple[int, int], list[Label]] = {}
-        count = len(figures)
+        ticks = count(len(figures))
+        best: Label | None = None
         while heap:
-            least, _, label, at = heappop(heap)
-            base, i, start, first, before = label
-            if at == num_layers:
-                return least, label
-            once, per_prompt, per_new, _, head = figures[i]
-            rate = once * share + per_prompt * prompt + per_new * new
-            if at is None:
-                if _is_beaten(closed, label, regions[first], ground.ends):
-                    continue
-                for x, low in options[i]:
-                    if x <= start:
-                        break
-                    if x == num_layers:
-                        least = base + rate * x + head * new
-                        least += ground.finish_ms(i, first, share, new)
-                    else:
-                        least = base + share * low[0] + of_a * low[a] + of_b * low[b]
-                    if least < limit:
-                        count += 1
-                        heappush(heap, (least, count, label, x))
+            least, _, label, at, k, here, lines = heappop(heap)
+            if least >= limit:
+                break
+            if k == OPEN and label is not None:
+                _, i, _, _, reach, _ = label
+                here += miles[i] + ground.sent[i] * carried
+                low_max, is_clear = limit - here, reach <= at >= ends[i]
+                for low, k in [
+                    (low, k)
+                    for once, per_prompt, per_new, k in lines.takers(i, at)
+                    if (low := once * share + per_prompt * prompt + per_new * new) < low_max
+                ]:
+                    if room[k] >= need and (is_clear or not _holds(label, k)):
+                        there = here
+                        if ground.downs[k] < ups[i]:
+                            there += ground.excess_ms(i, k) * carried
+                        hop = ground.half_ms(regions[i])[regions[k]] + miles[k]
+                        heappush(heap, (there + low, next(ticks), label, at, k, there + hop, lines))
                 continue
-            here = base + rate * at + miles[i] + ground.sent[i] * carried
-            if before is None:
-                here += miles[i] * new
-            halves = ground.half_ms(regions[i])
-            for k in ground.takers(i, at):
-                once, per_prompt, per_new, overhead, _ = figures[k]
-                base = here + halves[regions[k]] + miles[k] + overhead * chunks
-                base -= at * (once * share + per_prompt * prompt + per_new * new)
-                low = rest[k][at]
-                least = base + share * low[0] + of_a * low[a] + of_b * low[b]
-                if least >= limit or room[k] < need or k in banned or _holds(label, k):
+            once, per_prompt, per_new, overhead, head = figures[k]
+            rate = once * share + per_prompt * prompt + per_new * new
+            here += overhead * chunks - at * rate
+            if label is None:
+                label, first = (here, k, 0, k, 0, None), k
+            else:
+                first = label[3]
+                label = (here, k, at, first, max(label[4], ends[label[1]]), label)
+            known = closed.setdefault((k, regions[first]), [])
+            if known and _is_beaten(known, label, ends):
+                continue
+            known.append(label)
+            for once, per_prompt, per_new, x in lines.options(k):
+                if x <= at:
+                    break
+                there = here + rate * x
+                if x == num_layers:
+                    least = there + head * new + ground.finish_ms(k, first, share, new)
+                    if least < limit:
+                        limit, best = least, label
                     continue
-                narrow = ground.excess_ms(i, k) * carried
-                if least + narrow < limit:
-                    count += 1
-                    new_label = Label(base + narrow, k, at, first, label)
-                    heappush(heap, (least + narrow, count, new_label, None))
-        return None
+                if k == first:  # the way back ends at its mile
+                    there += miles[k] * new
+                least = there + once * share + per_prompt * prompt + per_new * new
+                if least < limit:
+                    heappush(heap, (least, next(ticks), label, x, OPEN, there, lines))
+        return (limit, best) if best is not None else None
+
+    def _without(self, excluded: Collection[NodeId]) -> list[int]:
+        """Nodes' room, as if the excluded ones had none."""
+        room = self._room[:]
+        for node_id in excluded:
+            index = self._board.index(node_id)
+            if index is not None:
+                room[index] = -1
+        return room
 
     def _now(self, i: int) -> Figures:
         """A node's figures as its load is."""
@@ -184,62 +173,64 @@ class Stitcher:
         for i in self._stale:
             self._figures[i] = now = self._now(i)
             self._room[i] = min(KV_CAP_TOKENS, self._board.loads[i].kv_tokens_free)
-            is_valid = is_valid and all(
-                x >= low for x, low in zip(now, self._floors[i], strict=True)
-            )
+            is_valid = is_valid and all(map(ge, now, self._floors[i]))
         self._stale.clear()
         if is_valid:
             return
-        self._potential = None
         for i, now in enumerate(self._figures):
             slow = min(1.0, 0.8 * self._board.slows[i])
             idle = _figures(self._board, i, Load(0), slow)
             self._floors[i] = Figures(*map(min, now, idle, self._floors[i]))
+        self._potentials = Potentials(self._ground, self._floors)
 
     def _route(self, label: Label) -> Route:
         stages: list[Stage] = []
         end, at = self._num_layers, label
         while True:
-            own = self._board.stage(at.node)
-            stages.append(Stage(own.node_id, own.incarnation, LayerSpan(at.start, end)))
-            if at.before is None:
+            _, node, start, _, _, before = at
+            key = (node, start, end)
+            stage = self._stages.get(key)
+            if stage is None:
+                if len(self._stages) >= STAGES_KEPT_MAX:
+                    self._stages.clear()
+                own = self._board.stage(node)
+                stage = Stage(own.node_id, own.incarnation, LayerSpan(start, end))
+                self._stages[key] = stage
+            stages.append(stage)
+            if before is None:
                 return tuple(stages[::-1])
-            end, at = at.start, at.before
+            end, at = start, before
 
 
 def _figures(board: Board, i: int, load: Load, slow: float) -> Figures:
     cost = board.cost(i)
     prefill = cost.prefill_layer_ms_per_token * slow
     return Figures(
-        once_ms=max(0, load.queue_tokens) * prefill,
-        prompt_ms=prefill,
-        new_ms=step_layer_ms(cost, load) * slow,
-        overhead_ms=cost.overhead_ms * slow,
-        head_ms=cost.head_ms * slow,
+        max(0, load.queue_tokens) * prefill,
+        prefill,
+        step_layer_ms(cost, load) * slow,
+        cost.overhead_ms * slow,
+        cost.head_ms * slow,
     )
 
 
-def _is_beaten(
-    closed: dict[tuple[int, int], list[Label]], label: Label, region: int, ends: Sequence[int]
-) -> bool:
+def _is_beaten(known: Sequence[Label], label: Label, ends: Sequence[int]) -> bool:
     """Whether the same node was reached no later and no dearer, by a chain from the same region
-    that keeps no further node from running again; remembers `label` where it was not."""
-    known = closed.setdefault((label.node, region), [])
-    for other in known:
-        if other.start <= label.start and other.base_ms <= label.base_ms:
-            at = other.before
-            while at is not None and (ends[at.node] <= label.start or _holds(label, at.node)):
-                at = at.before
+    that keeps no further node from running again."""
+    base_ms, _, start, *_ = label
+    for other_ms, _, other_start, _, _, at in known:
+        if other_start <= start and other_ms <= base_ms:
+            while at is not None and (ends[at[1]] <= start or _holds(label, at[1])):
+                at = at[-1]
             if at is None:
                 return True
-    known.append(label)
     return False
 
 
 def _holds(label: Label, node: int) -> bool:
     at: Label | None = label
     while at is not None:
-        if at.node == node:
+        if at[1] == node:
             return True
-        at = at.before
+        at = at[-1]
     return False

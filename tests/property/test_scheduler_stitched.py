@@ -14,6 +14,7 @@ from scheduler.selection import Candidate, Query, select_route
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Load, Promise
 from scheduler.selection.places import Places
+from scheduler.selection.potential import HOMES_MAX
 from scheduler.selection.router import Router
 from scheduler.selection.stitched import Stitcher
 from scheduler.selection.verify import route_violations
@@ -23,6 +24,7 @@ from tests.unit.scheduler.pools import node, tiny_model
 LAYERS = 6
 HOP_BYTES = 1_152
 SPEC = tiny_model(LAYERS)
+SLOW = stage_cost(node("slow", layer_ms=1e4), SPEC)
 REGIONS_MS = ((2.0, 60.0, 90.0), (60.0, 4.0, 120.0), (80.0, 110.0, 3.0))
 
 
@@ -137,6 +139,34 @@ def test_stitching_finds_what_the_twin_finds_whatever_the_news(
         index = board.tell(candidates[at].node_id, load)
         assert index is not None
         stitcher.update(index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_chains_that_may_begin_in_many_regions_are_bounded_together(seed: int) -> None:
+    """More first nodes, each in a region of its own and too slow to be chosen, change nothing."""
+    rng = Random(seed)
+    candidates, _, query = draw_net(seed, 4)
+    best = None
+    for num_slow in (0, HOMES_MAX + 1):
+        slow = [
+            replace(c, node_id=NodeId(f"slow{i}"), span=LayerSpan(0, LAYERS), cost=SLOW)
+            for i, c in enumerate(candidates[:1] * num_slow)
+        ]
+        everybody = [*candidates, *slow]
+        profiles = [node(c.node_id, rtt_ms=9.0) for c in everybody]
+        size = 3 + num_slow
+        trips = [[REGIONS_MS[a % 3][b % 3] for b in range(size)] for a in range(size)]
+        homes = {c.node_id: i % 3 for i, c in enumerate(candidates)}
+        homes |= {c.node_id: 3 + i for i, c in enumerate(slow)}
+        links = Places(profiles, homes, {c.node_id: 1.0 for c in everybody}, trips)
+        board = Board(everybody, links, num_layers=LAYERS, hop_bytes=HOP_BYTES)
+        found = Stitcher(board, LAYERS).best(query, {c.node_id for c in slow if rng.random() < 0.2})
+        if num_slow == 0:
+            best = naive(candidates, links, query, frozenset())
+        if best is not None:
+            assert found is not None
+            assert abs(found[1] - best) < 1e-6 * best
 
 
 @settings(max_examples=60, deadline=None)

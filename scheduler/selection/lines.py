@@ -1,0 +1,124 @@
+"""What must still be paid at least, as sums that one look at a request's lengths adds up.
+
+Between two mixes the bounds of `potential.py` make a line in (once, prompt tokens, new tokens). So
+for each range of mixes every bound is three numbers, worked out when it is first asked for.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from scheduler.selection.groups import INFINITE
+from scheduler.selection.potential import Figures, Ground, Lengths, Potential
+
+MIXES: Final = (0.0, 1.0, 4.0, 8.0, 16.0, 64.0)
+"""Prompt tokens per new token."""
+ONCE: Final = Lengths(1.0, 0.0, 0.0)
+ENDS: Final = (*(Lengths(0.0, mix, 1.0) for mix in MIXES), Lengths(0.0, 1.0, 0.0))
+"""Of the ranges: the mixes, a prompt alone."""
+
+Line = tuple[float, float, float, int]
+"""Once, per prompt token, per new token; the node or the boundary that it is about."""
+
+First = tuple[float, float, float, int, "Lines"]
+"""A line of a first node, and what bounds chains that begin with it."""
+
+
+class Lines:
+    """Bounds in one range, for chains that begin in one of the regions `home`."""
+
+    def __init__(self, known: "Potentials", place: int, home: Collection[int]) -> None:
+        self._ground = ground = known.ground
+        self._once = known.of(ONCE, home)
+        self._low, self._high = known.of(ENDS[place], home), known.of(ENDS[place + 1], home)
+        self._mix = MIXES[place]
+        self._width = MIXES[place + 1] - MIXES[place] if place + 1 < len(MIXES) else None
+        self._takers: dict[tuple[int, int, bool], list[Line]] = {}
+        self._options: list[list[Line] | None] = [None] * len(ground.starts)
+        starting = [i for i in ground.starting[0] if ground.regions[i] in home]
+        self.firsts = [line for i in starting if (line := self._first(i)) is not None]
+
+    def options(self, i: int) -> list[Line]:
+        """Where node i may hand over, the last boundary first, and what follows from there on: its
+        way out and all that is behind it."""
+        known = self._options[i]
+        if known is None:
+            known = self._options[i] = [
+                line
+                for (cut, one), (_, low), (_, high) in zip(
+                    self._once.options[i], self._low.options[i], self._high.options[i], strict=True
+                )
+                if (line := self._line((one, low, high), cut)) is not None
+            ]
+        return known
+
+    def takers(self, i: int, cut: int) -> list[Line]:
+        """Who may go on at `cut` from node i, and the least of the hop and all that follows:
+        whoever holds the layer behind it where its span ends, elsewhere whoever begins there."""
+        ground = self._ground
+        key = (ground.regions[i], cut, ground.ends[i] == cut)
+        known = self._takers.get(key)
+        if known is None:
+            region, _, is_end = key
+            holders = ground.covering[cut] if is_end else ground.starting[cut]
+            known = self._takers[key] = [
+                line for k in holders if (line := self._taken(region, cut, k)) is not None
+            ]
+        return known
+
+    def _first(self, i: int) -> Line | None:
+        """A chain that begins with node i, whose mile is the way back's end where it goes on."""
+        ground = self._ground
+        back = ground.miles[i] if ground.ends[i] < ground.num_layers else 0.0
+        begins = (ground.begin_ms[i] - ground.miles[i], back - ground.miles[i])
+        return self._entered(i, 0, *begins)
+
+    def _taken(self, region: int, cut: int, k: int) -> Line | None:
+        half = self._ground.half_ms(region)[self._ground.regions[k]]
+        return self._entered(k, cut, half, half)
+
+    def _entered(self, k: int, cut: int, once_ms: float, new_ms: float) -> Line | None:
+        """Node k runs from `cut` on, got at for so much once and per new token."""
+        once, low, high = (
+            own.rest[k][cut] - cut * own.rates[k] + own.entries[k]
+            for own in (self._once, self._low, self._high)
+        )
+        is_new = 1.0 if self._width is not None else 0.0
+        return self._line((once + once_ms, low + new_ms, high + new_ms * is_new), k)
+
+    def _line(self, lows: tuple[float, float, float], what: int) -> Line | None:
+        """Through the bounds at both ends; None where nothing leads on."""
+        once, low, high = lows
+        if INFINITE in lows:
+            return None
+        # Beyond the last mix comes the prompt alone.
+        rise = (high - low) / self._width if self._width is not None else high
+        return (once, rise, low - self._mix * rise, what)
+
+
+class Potentials:
+    """Those of a ground, worked out when they are first asked for."""
+
+    def __init__(self, ground: Ground, floors: Sequence[Figures]) -> None:
+        self.ground = ground
+        self._floors = tuple(floors)
+        self._potentials: dict[tuple[Lengths, Collection[int]], Potential] = {}
+        self._firsts: dict[int, list[First]] = {}
+
+    def of(self, lengths: Lengths, home: Collection[int]) -> Potential:
+        """For so many tokens and chains that begin in `home`."""
+        known = self._potentials.get((lengths, home))
+        if known is None:
+            known = Potential(self.ground, self._floors, lengths, home)
+            self._potentials[lengths, home] = known
+        return known
+
+    def firsts(self, mix: float) -> list[First]:
+        """Where chains may begin, for requests of `mix` prompt tokens per new one."""
+        place = bisect_right(MIXES, mix) - 1
+        known = self._firsts.get(place)
+        if known is None:
+            all_lines = [Lines(self, place, home) for home in self.ground.homes]
+            known = [(*line, lines) for lines in all_lines for line in lines.firsts]
+            self._firsts[place] = known
+        return known
