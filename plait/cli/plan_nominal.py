@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plait.cli.plan_fields import Table, count, entries, number, sub_table
-from plait.cli.plan_group import grouped_device, mean_session_s, tensor_group
+from plait.cli.plan_group import grouped_device, join_devices, mean_session_s, tensor_group
 from plait.errors import ConfigError
 from scheduler.planning.ground import Ground
 from scheduler.planning.roofline import Device, ModelFigures, Rules, machine_of
@@ -41,23 +41,26 @@ def read_nominal(table: Table, where: str, model: str | None) -> NominalPool:
     notes: list[str] = []
     rtt_s = _round_trips(table.get("region_rtt_ms", {}), names, where, notes)
     seen: set[str] = set()
-    machines = []
-    rules = Rules()
+    ranks: list[Device] = []
+    places: dict[str, str] = {}
     for index, node in enumerate(nodes):
         device = _device(node, f"{where}: nodes[{index}]", names)
         if device.node_id in seen:
             raise ConfigError(f"{where}: the id {device.node_id!r} is used twice")
         seen.add(device.node_id)
-        _refuse_indivisible(
-            device, sub_table(models, name, where), name, f"{where}: nodes[{index}]"
-        )
-        machines.append(machine_of(device, figures, rules))
+        places[device.node_id] = f"{where}: nodes[{index}]"
+        ranks.append(device)
+    devices, group_places = join_devices(table, ranks, where)
+    places |= group_places
+    for device in devices:
+        _refuse_indivisible(device, sub_table(models, name, where), name, places[device.node_id])
+    rules = Rules()
     ground = Ground(
         num_layers=figures.num_layers,
         activation_bytes=figures.activation_bytes,
         regions=tuple(names),
         region_rtt_s=rtt_s,
-        machines=tuple(machines),
+        machines=tuple(machine_of(device, figures, rules) for device in devices),
     )
     return NominalPool(ground, name, tuple(notes))
 

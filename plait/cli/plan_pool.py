@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from plait.cli.plan_fields import Table, number, read_table
-from plait.cli.plan_group import grouped_profile, join_groups, mean_session_s, tensor_group
+from plait.cli.plan_group import (
+    grouped_profile,
+    join_groups,
+    joint_session_s,
+    mean_session_s,
+    read_groups,
+    tensor_group,
+)
 from plait.errors import ConfigError
 from plait.types import DType, NodeId, NodeProfile, WeightFormat
 
@@ -75,6 +82,10 @@ def pool_of(table: Table, path: Path) -> Pool:
                 sessions_s[profile.node_id] = session_s
     joined = join_groups(table, nodes, regions, str(path))
     kept = {node.node_id for node in joined}
+    for group in read_groups(table, regions, str(path)):
+        session_s = joint_session_s(sessions_s.get(NodeId(name)) for name in group.members)
+        if session_s is not None:
+            sessions_s[NodeId(group.members[0])] = session_s
     regions = {node_id: region for node_id, region in regions.items() if node_id in kept}
     return Pool(
         nodes=tuple(joined),

@@ -1,6 +1,7 @@
 """Pool files with tensor-parallel groups, weight formats and nodes that come and go."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,72 @@ def test_a_wrong_group_says_where(tmp_path: Path, old: str, new: str, said: str)
     assert old in PAIR
     with pytest.raises(ConfigError, match=said):
         read_pool(write(tmp_path, PAIR.replace(old, new)))
+
+
+def test_a_group_stays_as_long_as_all_of_its_members(tmp_path: Path) -> None:
+    text = PAIR.replace('name = "attic"', 'name = "attic"\nmean_session_h = 3')
+    text = text.replace('name = "desk"', 'name = "desk"\nmean_session_h = 6')
+    sessions = dict(read_pool(write(tmp_path, text)).mean_session_s)
+    assert sessions["desk-1"] == pytest.approx(2 * 3600.0)  # type: ignore[index]
+    assert sessions["desk-2"] == 6 * 3600.0  # type: ignore[index]
+    assert "attic" not in sessions
+
+
+def test_a_group_of_groups_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'box' is no node, or in a group already"):
+        read_pool(write(tmp_path, PAIR.replace('"attic"]', '"box"]')))
+
+
+def grouped() -> dict:  # type: ignore[type-arg]
+    table = copy.deepcopy(pool(6))
+    table["nodes"][2] |= {"memory_bytes": 16 * GIB, "flops": 3e13, "mean_session_h": 6}
+    table["nodes"][0] |= {"up_bytes_per_s": 2e6, "mean_session_h": 3, "last_mile_ms": 9.0}
+    table["groups"] = [{"members": ["n0", "n2"], "link_gb_s": 2, "link_latency_us": 40}]
+    return table
+
+
+def test_nominal_nodes_are_made_one_by_an_entry_of_groups() -> None:
+    ground = read_nominal(grouped(), "pool.json", None).ground
+    assert [m.node_id for m in ground.machines] == ["n1", "n3", "n4", "n5", "n0"]
+    alone = pool(1)
+    alone["region_rtt_ms"] = {"eu|eu": 10}
+    alone["nodes"][0] |= {
+        "memory_bytes": 16 * GIB,
+        "flops": 3e13,
+        "up_bytes_per_s": 2e6,
+        "last_mile_ms": 9.0,
+        "mean_session_h": 2,
+        "tensor_parallel": {"degree": 2, "link_gb_s": 2, "link_latency_us": 40},
+    }
+    (same,) = read_nominal(alone, "pool.json", None).ground.machines
+    joined = ground.machines[-1]
+    assert replace(joined, kind="", region=0) == replace(same, kind="", region=0)
+    assert joined.kind.startswith("2 x card 24 GiB") and " or card 16 GiB" in joined.kind
+    assert plan_pool(ground, Wish(time_limit_s=2.0)).chains
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([{"members": ["n0", "n1"]}], r"groups\[0\]: its members stand in different regions"),
+        ([{"members": ["n0", "x"]}], "'x' is no node"),
+        ([{"members": ["n0", 3]}], "3 is no node"),
+        ([{"members": ["n0", "n2"]}, {"members": ["n4", "n2"]}], r"groups\[1\]: 'n2' is no node"),
+        ([{"members": ["n0", "n0"]}], "in a group already"),
+        ([{"members": ["n0"]}], "two nodes or more"),
+        ([3], "two nodes or more"),
+        ({"members": []}, "a list of tables"),
+        ([{"members": ["n0", "n2"], "link_gb_s": 0}], "`link_gb_s` must be above 0"),
+        ([{"members": ["n0", "n2"], "wires": 2}], "unknown field `wires`"),
+        ([{"members": ["n0", "n2", "n4"]}], r"groups\[0\]: 8 heads of large cannot be divided"),
+    ],
+)
+def test_a_wrong_nominal_group_says_where(groups: object, said: str) -> None:
+    table = copy.deepcopy(pool(6))
+    table["models"]["large"]["heads"] = 8
+    table["groups"] = groups
+    with pytest.raises(ConfigError, match=said):
+        read_nominal(table, "pool.json", None)
 
 
 def test_nominal_groups_are_planned_as_one_machine_and_uneven_heads_refused() -> None:
