@@ -144,7 +144,7 @@ class Loader:
         opened = self._open_source(source)
         is_kept = False
         try:
-            _check_digest(opened, source)
+            require_digest(opened, source)
             names = whole_tensor_names(spec, span)
             prefetch(opened, names, lambda done, total: progress("fetching", done, total))
             if span.start == 0:
@@ -202,7 +202,8 @@ class Loader:
             torch.cuda.empty_cache()
 
 
-def _check_digest(opened: TensorSource, source: ModelSource) -> None:
+def require_digest(opened: TensorSource, source: ModelSource) -> None:
+    """Raises WeightsError where these are not the weights that the network uses."""
     if source.digest is not None and source.digest != opened.digest:
         raise WeightsError(
             f"the weights of {source.name} have digest {opened.digest[:12]}, the network uses "

@@ -1,6 +1,6 @@
 """The part of a model that a node holds: embedding, layers, final norm and head, as far as held."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,8 @@ from plait.types import LayerSpan, ModelSpec
 class HeldStage:
     """Modules of the layers in `span`. `embedding` where layer 0 is held; `final_norm` and
     `head` where the last one is. Steps have at least `rows_min` rows; `layout` says for people how
-    weights lie in memory. `runs_in_lanes`: products use one thread each.
+    weights lie in memory. `runs_in_lanes`: products use one thread each. `before_layers` hears of
+    each step first, where others take part in it.
 
     How families differ is said by the spec and, for what a layer is made of, `node.engine.models`.
     """
@@ -35,6 +36,7 @@ class HeldStage:
     rows_min: int = ROWS_MIN
     layout: str = ""
     runs_in_lanes: bool = False
+    before_layers: Callable[[Tensor, LayerSpan, StepPlan], None] | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -62,6 +64,8 @@ class HeldStage:
 
     def run_layers(self, rows: Tensor, span: LayerSpan, plan: StepPlan) -> Tensor:
         """Run the layers of `span`, a part of what is held, over rows (R, hidden)."""
+        if self.before_layers is not None:
+            self.before_layers(rows, span, plan)
         first = span.start - self.span.start
         for layer in range(first, first + len(span)):
             rows = self.blocks[layer](rows, layer, plan)

@@ -178,16 +178,17 @@ class StepPlan:
 
     rotations: (rows, 1, head_dim / 2) complex64 a table, slots: (num_rows,) int64, cells: the
     cache, one (2 * kv heads, slots, head_dim) a layer, attended_rows: a buffer (rows, heads,
-    head_dim). Rows past `num_rows` are padding: computed, never stored or read.
+    head_dim). `chunks` says whose the rows are. Rows past `num_rows` are padding: computed, never
+    stored or read.
     """
 
     __slots__ = (
-        "_chunks",
         "_gather_decodes",
         "_pool",
         "_sights",
         "attended_rows",
         "cells",
+        "chunks",
         "num_rows",
         "rotations",
         "slots",
@@ -219,7 +220,7 @@ class StepPlan:
         self.cells = pool.layers
         head_dim = pool.cells.shape[-1]
         self.attended_rows = pool.cells.new_zeros((len(rotation_rows), num_heads, head_dim))
-        self._chunks = chunks
+        self.chunks = chunks
         self._pool = pool
         self._gather_decodes = gather_decodes
         self._sights: dict[int | None, Sight] = {}
@@ -229,7 +230,7 @@ class StepPlan:
         sight = self._sights.get(window_tokens)
         if sight is None:
             sight = Sight(
-                self._chunks, self._pool, window_tokens, gather_decodes=self._gather_decodes
+                self.chunks, self._pool, window_tokens, gather_decodes=self._gather_decodes
             )
             self._sights[window_tokens] = sight
         return sight

@@ -24,6 +24,9 @@ from tests.unit.engine.kit import (
 from tests.unit.engine.parallel.ranks import MemoryCommunicator, Table, side_by_side
 
 TOLERANCE = 1e-4
+PLAIN = ("llama-bias", "qwen3", "gemma2", "gpt_oss", "phi3")
+"""A family for each way to put a layer together; the others take longer."""
+
 STEPS = (9, 4, 1, 1)
 PROMPT = torch.randint(0, VOCAB, (sum(STEPS),), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -88,7 +91,10 @@ def group_logits(model: TinyModel, num_ranks: int, table: Table | None = None) -
     return side_by_side(table or Table(num_ranks), rank)[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in PLAIN else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_every_group_that_is_accepted_gives_one_ranks_logits(kind: str) -> None:
     model = tiny_model(kind)
     alone = make_runner(model, model.spec.whole)
