@@ -24,6 +24,7 @@ from coordinator.shell.journal import Journal
 from coordinator.shell.lifetimes import LifetimeKeeper
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.loop import Loop
+from coordinator.shell.preflight import Preflight
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.solve import Solver
 from coordinator.shell.store import Store
@@ -124,6 +125,13 @@ def assemble(around: Surroundings) -> Parts:
         recorder=Recorder(views, store.history, clock),
         enrolment=EnrolmentService(
             enrolment,
+            Preflight(
+                tokens=store.tokens,
+                nodes=store.nodes,
+                specs=around.specs,
+                views=cached,
+                clock=clock,
+            ),
             ticket_key=authority.tickets.public_bytes,
             node_address=f":{around.node_port}",
         ),

@@ -1,8 +1,10 @@
 """What an owner may decide about a node."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.owner.limits import OwnerLimits
+from node.owner.settings import OwnerSettings
 from plait.types import DType
 
 
@@ -28,6 +30,7 @@ class NodeConfig:
         kv_tokens_max: most KV slots to keep.
         chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
         has_telemetry: whether to publish figures over MQTT.
+        owner: limits and rules of `node.toml`, and where each was set.
         drain_ms: how long running requests may take to end when the node is stopped.
     """
 
@@ -47,3 +50,6 @@ class NodeConfig:
     chunks_prompts: bool = True
     has_telemetry: bool = True
     drain_ms: int = 10_000
+    owner: OwnerSettings = field(
+        default_factory=lambda: OwnerSettings(limits=OwnerLimits(), sources={})
+    )

@@ -5,8 +5,8 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -14,69 +14,94 @@ from grpc import aio
 
 from node.agent.cached import CachedLayers
 from node.agent.control import ControlClient
+from node.agent.figures import FiguresFile
 from node.agent.identity import NodeCredentials
 from node.agent.local_status import StatusKeeper
 from node.agent.meter import NodeMeter
 from node.agent.papers import Papers
 from node.agent.profile import SelfProfile
-from node.agent.reports import ReportWriter, frame_limit, weights_refusal
+from node.agent.reports import ReportWriter, frame_limit, weights_refusal, welcome_event
 from node.agent.runtime import NodeRuntime
 from node.agent.telemetry import TelemetryPublisher
-from node.agent.weights import open_weights
+from node.agent.telemetry_address import broker_address, telemetry_of
+from node.agent.weights import OwnersGate, allows_model, open_weights
+from node.choices import memory_limit, own_addresses, pick_allowed, too_small
 from node.config import NodeConfig
 from node.core import NodeCore
 from node.core.effects import Exit
-from node.core.events import StopAsked
+from node.core.events import ModelOffered, StopAsked
 from node.core.machines import NodeState
 from node.core.state import Limits
-from node.engine.device import pick_device
 from node.engine.host import ThreadedEngineHost
-from node.ports import EngineHost, ProgressSink
+from node.owner.rules import WhyPaused
+from node.owner.watch import OwnerWatch
+from node.ports import EngineHost, NodePhase, Progress, ProgressSink
 from node.transport import server as node_server
 from node.transport.decode import FrameReader
 from node.transport.flow import FlowLimits
 from node.transport.gateway import GatewayLink
 from node.transport.links import LinkTable
+from node.transport.pace import Pace
 from node.transport.probe import LinkProbe
 from plait import log
 from plait.clock import Clock, SystemClock
 from plait.config import models_dir
-from plait.crypto.certificates import COORDINATOR_NAME
 from plait.crypto.tickets import TicketVerifier
 from plait.errors import ConfigError
-from plait.types import ModelId, NodeId
-from plait.wire.mqtt import BrokerAddress
-from plait.wire.reach import Address
+from plait.types import ModelId, NodeId, Reason
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import control_pb2
 
 FLUSH_S: Final = 1.0
+FIGURES_S: Final = 1.0
+PAUSE_DRAIN_MS: Final = 2_500
+"""How long requests may take to move when the owner wants the machine: with PAUSE_STOP_S, FLUSH_S
+and the rules' own second under five seconds."""
+PAUSE_STOP_S: Final = 0.5
+OWNER_PAUSED: Final = "owner_paused"
 PATIENCE_S: Final = 0.5
 INTERRUPTED: Final = 130
-WEIGHTS_REFUSED: Final = 3
-TLS_FILE: Final = "tls.pem"
+WELCOME_REFUSED: Final = 3
 
 _log = log.get("node")
 
 
-async def run(config: NodeConfig, credentials: NodeCredentials, progress: ProgressSink) -> Exit:
+async def run(
+    config: NodeConfig, credentials: NodeCredentials, owner: OwnerWatch, progress: ProgressSink
+) -> Exit:
     """Serve with the papers from `node.agent.joining.join` until the node leaves; returns why.
+    Where its owner's rules want the machine back, that is `OWNER_PAUSED`.
 
     Raises PlaitError for addresses or devices that will not do.
     """
     await asyncio.sleep(0)  # a Ctrl-C while the engine's libraries loaded ends it here
-    device = pick_device(config.device, config.compute_dtype)
+    device = pick_allowed(config)
+    clock = SystemClock()
+    gate = OwnersGate(
+        config.owner,
+        models_dir(),
+        count=owner.count_weights,
+        now_s=lambda: clock.monotonic_ms() / 1e3,
+    )
     engine = ThreadedEngineHost(
         device,
-        open_weights,
-        memory_bytes=config.memory_bytes,
+        partial(open_weights, gate=gate),
+        memory_bytes=memory_limit(config, device.kind),
         kv_tokens_max=config.kv_tokens_max,
         num_threads=config.num_threads,
         chunks_prompts=config.chunks_prompts,
     )
-    clock = SystemClock()
     async with StatusKeeper(config.home, clock, progress) as status:
-        return await Node(config, credentials, engine, clock, status.show).run()
+        node = Node(
+            config,
+            credentials,
+            engine,
+            clock,
+            status.show,
+            owner=owner,
+            refuses=partial(too_small, config, device),
+        )
+        return await node.run()
 
 
 class Node:
@@ -89,13 +114,20 @@ class Node:
         engine: EngineHost,
         clock: Clock,
         progress: ProgressSink,
+        *,
+        owner: OwnerWatch | None = None,
+        refuses: Callable[[Sequence[ModelOffered]], Reason | None] = lambda _: None,
     ) -> None:
+        """`refuses` says why a network with these models cannot be served within the limits."""
         loop = asyncio.get_running_loop()
         self._config = config
         self._papers = Papers(credentials, clock, self._channel_to_coordinator)
         self._engine = engine
         self._clock = clock
-        self._progress = progress
+        self._tell = progress
+        self._owner = owner
+        self._refuses = refuses
+        self._pausing: WhyPaused | None = None
         self._incarnation = clock.unix_ms()
         self._rng = random.Random(f"{credentials.node_id}/{self._incarnation}")
         self._exit: asyncio.Future[Exit] = loop.create_future()
@@ -117,12 +149,19 @@ class Node:
             incarnation=self._incarnation,
             held_model=self._held_model,
         )
+        limits = config.owner.limits
+        self._pace = Pace(
+            now_s=loop.time,
+            up_bytes_per_s=limits.bytes_per_s(limits.up_mbit),
+            down_bytes_per_s=limits.bytes_per_s(limits.down_mbit),
+        )
         self._links = LinkTable(
             channels=self._channel_to_node,
             reader=reader,
             inbox=self._runtime,
             limits=FlowLimits(),
             now_s=loop.time,
+            pace=self._pace,
         )
         self._gateway = GatewayLink(
             open_channel=self._channel_to_coordinator,
@@ -130,6 +169,7 @@ class Node:
             inbox=self._runtime,
             incarnation=self._incarnation,
             rng=self._rng,
+            pace=self._pace,
         )
         self._meter = NodeMeter(self._core, engine, self._links)
 
@@ -154,7 +194,7 @@ class Node:
                 return await self._serve(control)
         finally:
             await server.stop(0)
-            await self._engine.stop()
+            await self._stop_engine()
 
     def leave(self, effect: Exit) -> None:
         """End `run` with this; the first reason stays."""
@@ -164,6 +204,9 @@ class Node:
     async def _serve(self, control: ControlClient) -> Exit:
         parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
         parts += [self._papers.run(), self._publish_telemetry()]
+        if self._owner is not None:
+            self._owner.count_frames(lambda: self._pace.totals.all_bytes)
+            parts += [self._owner.run(self._owner_says), self._write_figures(self._owner)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in parts]
             leaving = await self._exit
@@ -173,11 +216,46 @@ class Node:
             self._runtime.close()
             await end(tasks)
         _log.info("left", reason=leaving.reason.code, code=leaving.code)
+        if self._pausing is not None and leaving.code == 0:
+            return Exit(0, Reason(code=OWNER_PAUSED, message=self._pausing.message))
         return leaving
+
+    async def _stop_engine(self) -> None:
+        """An owner who wants the machine back does not wait for a step or a load to end: the
+        process ends, or starts anew without the engine."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAUSE_STOP_S if self._pausing is not None else None):
+                await self._engine.stop()
+
+    def _progress(self, progress: Progress) -> None:
+        """What is done on the way into a pause is shown as the pause that it is."""
+        if self._pausing is not None and progress.phase in (NodePhase.DRAINING, NodePhase.LEFT):
+            detail = f"{self._pausing.message}; {progress.detail}"
+            progress = Progress(phase=NodePhase.PAUSED, detail=detail)
+        self._tell(progress)
+
+    def _owner_says(self, why: WhyPaused | None) -> None:
+        if why is None or self._core.state in (NodeState.DRAINING, NodeState.GONE):
+            return
+        self._pausing = why
+        self._runtime.post(StopAsked(f"paused: {why.message}", limit_ms=PAUSE_DRAIN_MS))
+
+    async def _write_figures(self, owner: OwnerWatch) -> None:
+        file = FiguresFile(self._config.home, self._clock)
+        while True:
+            totals = self._pace.totals
+            file.write(
+                owner,
+                self._meter.figures(
+                    sent_bytes=totals.sent_bytes, received_bytes=totals.received_bytes
+                ),
+            )
+            await asyncio.sleep(FIGURES_S)
 
     def _control(self, addresses: tuple[str, ...]) -> ControlClient:
         credentials = self._credentials
         now_s = asyncio.get_running_loop().time
+        limits = self._config.owner.limits
         return ControlClient(
             node_id=credentials.node_id,
             display_name=self._config.display_name or credentials.display_name,
@@ -188,13 +266,19 @@ class Node:
             core=self._core,
             inbox=self._runtime,
             meter=self._meter,
-            profile=SelfProfile(self._engine, now_s),
-            probe=LinkProbe(self._channel_to_node, now_s),
+            profile=SelfProfile(
+                self._engine,
+                now_s,
+                up_bytes_per_s=limits.bytes_per_s(limits.up_mbit),
+                down_bytes_per_s=limits.bytes_per_s(limits.down_mbit),
+            ),
+            probe=LinkProbe(self._channel_to_node, now_s, self._pace),
             writer=ReportWriter(self._incarnation),
             on_welcome=self._welcomed,
             progress=self._progress,
             rng=self._rng,
             cached=self._cached.spans,
+            allows=partial(allows_model, limits),
         )
 
     def _held_model(self) -> ModelId | None:
@@ -218,8 +302,11 @@ class Node:
 
     def _welcomed(self, welcome: control_pb2.Welcome) -> None:
         refusal = weights_refusal(welcome, self._config.weights)
+        if refusal is None:
+            allowed = partial(allows_model, self._config.owner.limits)
+            refusal = self._refuses(welcome_event(welcome, allowed).models)
         if refusal is not None:
-            self.leave(Exit(WEIGHTS_REFUSED, refusal))
+            self.leave(Exit(WELCOME_REFUSED, refusal))
             return
         self._links.set_frame_bytes_max(frame_limit(welcome))
         if self._welcomes.full():
@@ -233,6 +320,9 @@ class Node:
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:
+            if self._pausing is not None:  # the pause's drain is in order too; then it ends
+                self._pausing = None
+                return
             if self._core.state in (NodeState.DRAINING, NodeState.GONE):
                 os._exit(INTERRUPTED)
             self._runtime.post(StopAsked(name))
@@ -253,8 +343,8 @@ class Node:
             publisher = self._publisher(welcome)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(publisher.run()) if publisher is not None else None
-                previous = _telemetry_of(welcome)
-                while _telemetry_of(welcome := await self._welcomes.get()) == previous:
+                previous = telemetry_of(welcome)
+                while telemetry_of(welcome := await self._welcomes.get()) == previous:
                     pass
                 if task is not None:
                     task.cancel()
@@ -263,22 +353,11 @@ class Node:
         if not (self._config.has_telemetry and welcome.telemetry_url):
             return None
         credentials = self._credentials
-        host = Address.parse(credentials.node_address).host
         try:
-            address = BrokerAddress.parse(
-                welcome.telemetry_url, default_host=host, default_name=COORDINATOR_NAME
-            )
+            address = broker_address(welcome, credentials)
         except ConfigError as error:
             _log.warning("telemetry_off", message=error.message)
             return None
-        address = address.with_credentials(welcome.telemetry_username, welcome.telemetry_password)
-        if address.uses_tls:
-            papers = credentials.home / TLS_FILE
-            address = replace(
-                address,
-                ca_pem=credentials.ca_pem.decode("ascii"),
-                certificate_path=None if welcome.telemetry_password else papers,
-            )
         return TelemetryPublisher(
             address=address,
             prefix=welcome.telemetry_prefix,
@@ -297,20 +376,3 @@ async def end(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = PATIEN
         for task in left:
             task.cancel()
         await asyncio.wait(left, timeout=patience_s)
-
-
-def own_addresses(config: NodeConfig, port: int) -> tuple[str, ...]:
-    """Where neighbours may dial this node; an empty host is filled in by the coordinator."""
-    if config.advertise:
-        return tuple(str(Address.parse(given, default_port=port)) for given in config.advertise)
-    host = config.listen.rpartition(":")[0]
-    return (f":{port}" if host in ("", "0.0.0.0", "[::]") else f"{host}:{port}",)
-
-
-def _telemetry_of(welcome: control_pb2.Welcome) -> tuple[str, str, str, str]:
-    return (
-        welcome.telemetry_url,
-        welcome.telemetry_username,
-        welcome.telemetry_password,
-        welcome.telemetry_prefix,
-    )

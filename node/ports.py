@@ -373,6 +373,7 @@ class NodePhase(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     OFFLINE = "offline"
+    PAUSED = "paused"
     LEFT = "left"
 
 

@@ -204,8 +204,8 @@ def layers_max(
     profile: NodeProfile, spec: ModelSpec, kv_tokens: int, *, is_first: bool, is_last: bool
 ) -> int:
     """The most layers that fit in that role with `kv_tokens` slots; 0 where none does, or where a
-    group cannot share the model."""
-    if group_refusal(profile.group, spec) is not None:
+    group cannot share the model or the owner does not allow it."""
+    if group_refusal(profile.group, spec) is not None or spec.model_id in profile.refused_models:
         return 0
     dtype = profile.compute_dtype
     held = profile_role_bytes(profile, spec, is_first=is_first, is_last=is_last)

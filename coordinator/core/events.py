@@ -23,7 +23,7 @@ from scheduler.selection.fairness import SloClass
 class NodeAttached:
     """A node's control stream is up. `held` is what it still has loaded when it re-attaches;
     `reuses_prefixes`: later prompts use its KV of an earlier one's beginning; `cached`: weights
-    that it has from before."""
+    that it has from before; `paused`: why its owner wants it to be given nothing ("": lent)."""
 
     node_id: NodeId
     incarnation: int
@@ -32,6 +32,7 @@ class NodeAttached:
     held: HeldSpan | None = None
     reuses_prefixes: bool = False
     cached: tuple[CachedSpan, ...] = ()
+    paused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ def attached(state: CoreState, event: ev.NodeAttached) -> None:
         heard_ms=state.now_ms,
         reuses_prefixes=event.reuses_prefixes,
         cached=merged(event.cached),
+        paused=event.paused,
     )
     state.nodes[event.node_id] = node
     state.losses.pop(event.node_id, None)

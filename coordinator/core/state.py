@@ -144,6 +144,7 @@ class NodeRecord:
     drain_move_ms: int = 0
     reuses_prefixes: bool = False
     cached: tuple[CachedSpan, ...] = ()
+    paused: str = ""
 
     @property
     def key(self) -> NodeKey:

@@ -17,6 +17,7 @@ NODE_TONES: Final = {
     "loading": "busy",
     "serving": "ok",
     "draining": "warn",
+    "paused": "warn",
     "gone": "calm",
 }
 NODE_HEADS: Final = (

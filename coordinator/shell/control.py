@@ -10,6 +10,7 @@ from grpc import aio
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.ports import Inbox
+from coordinator.shell.enrol import peer_host
 from coordinator.shell.reports import (
     Attachment,
     attached,
@@ -147,7 +148,7 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
                 await self._admit_node(node_id)
             hello = await self._hello(context)
             who = attachment_from_hello(
-                node_id, hello.incarnation, hello.hello, host=_peer_host(context)
+                node_id, hello.incarnation, hello.hello, host=peer_host(context.peer())
             )
             event = attached(who, hello.hello)
         except PlaitError as error:
@@ -284,12 +285,6 @@ async def _identity(context: Context) -> NodeId:
     if node_id is None:
         await abort_with(context, AuthenticationError("the certificate names no node"))
     return node_id
-
-
-def _peer_host(context: Context) -> str:
-    """Where the far end dialled from; gRPC writes `ipv4:1.2.3.4:5` or `ipv6:[::1]:5`."""
-    peer = context.peer().replace("%5B", "[").replace("%5D", "]")
-    return peer.partition(":")[2].rpartition(":")[0]
 
 
 def _evict(reason: str, message: str, *, may_rejoin: bool) -> control_pb2.NodeCommand:

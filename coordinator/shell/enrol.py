@@ -1,11 +1,13 @@
 """Lets nodes in: a single-use token and a proof of identity become a certificate."""
 
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import grpc
 from grpc import aio
 
+from coordinator.shell import preflight
+from coordinator.shell.preflight import Preflight
 from coordinator.shell.store_nodes import EnrolledNodes, identity_conflict
 from coordinator.shell.store_tokens import EnrolmentTokens
 from plait import log
@@ -18,6 +20,8 @@ from plait.wire.status import REASON_KEY, abort_with
 from plait.wire.v1 import control_pb2, control_pb2_grpc
 
 _log = log.get("enrolment")
+Q = TypeVar("Q")
+A = TypeVar("A")
 _MALFORMED: Final = frozenset({"bad_proof", "bad_csr"})
 """The caller's program is wrong, not its rights: INVALID_ARGUMENT."""
 
@@ -78,8 +82,11 @@ class Enrolment:
 class EnrolmentService(control_pb2_grpc.EnrolmentServiceServicer):
     """The public door for volunteers. `node_address` is what nodes dial from then on."""
 
-    def __init__(self, enrolment: Enrolment, *, ticket_key: bytes, node_address: str) -> None:
+    def __init__(
+        self, enrolment: Enrolment, preflight: Preflight, *, ticket_key: bytes, node_address: str
+    ) -> None:
         self._enrolment = enrolment
+        self._preflight = preflight
         self._ticket_key = ticket_key
         self._node_address = node_address
 
@@ -103,11 +110,23 @@ class EnrolmentService(control_pb2_grpc.EnrolmentServiceServicer):
             network_id=self._enrolment.ca.network_id,
         )
 
+    async def Preflight(  # noqa: N802
+        self, request: control_pb2.PreflightRequest, context: preflight.Context
+    ) -> control_pb2.PreflightResponse:
+        try:
+            return await self._preflight.answer(request, peer_host(context.peer()))
+        except PlaitError as error:
+            _log.info("preflight_refused", token_id=request.token_id[:32], reason=error.code)
+            await _abort(context, error)
 
-async def _abort(
-    context: aio.ServicerContext[control_pb2.EnrolRequest, control_pb2.EnrolResponse],
-    error: PlaitError,
-) -> NoReturn:
+
+def peer_host(peer: str) -> str:
+    """Where the far end dialled from; gRPC writes `ipv4:1.2.3.4:5` or `ipv6:[::1]:5`."""
+    plain = peer.replace("%5B", "[").replace("%5D", "]")
+    return plain.partition(":")[2].rpartition(":")[0]
+
+
+async def _abort(context: aio.ServicerContext[Q, A], error: PlaitError) -> NoReturn:
     if error.code in _MALFORMED:
         error = InvalidRequestError(error.message, reason=error.code)
     elif isinstance(error, AuthenticationError):

@@ -13,6 +13,7 @@ from plait.wire.v1 import control_pb2
 ADDRESSES_MAX: Final = 8
 NAME_CHARS_MAX: Final = 64
 CACHED_MAX: Final = 64
+PAUSED_CHARS_MAX: Final = 160
 DRAIN_LIMIT_MS: Final = 10_000
 DRAIN_LIMIT_MS_MAX: Final = 3_600_000
 
@@ -56,6 +57,7 @@ def attached(who: Attachment, hello: control_pb2.Hello) -> ev.NodeAttached:
         held=codec.held_span_from_proto(hello.held) if hello.HasField("held") else None,
         reuses_prefixes=hello.reuses_prefixes,
         cached=tuple(codec.cached_span_from_proto(c) for c in hello.cached[:CACHED_MAX]),
+        paused=_clean(hello.paused, PAUSED_CHARS_MAX),
     )
 
 
@@ -87,7 +89,7 @@ def event_from_report(who: Attachment, report: control_pb2.NodeReport) -> ev.Eve
             return ev.NodeDrainAsked(
                 node_id=ids.node,
                 incarnation=ids.incarnation,
-                reason=_clean(report.drain_asked.reason) or "asked",
+                reason=_clean(report.drain_asked.reason, PAUSED_CHARS_MAX) or "asked",
                 limit_ms=min(report.drain_asked.limit_ms or DRAIN_LIMIT_MS, DRAIN_LIMIT_MS_MAX),
             )
         case "neighbour_measured":
@@ -192,6 +194,6 @@ def _address(given: str, host: str) -> str:
     return given
 
 
-def _clean(text: str) -> str:
+def _clean(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
     """Printable, and short enough for a table: these strings reach operators' terminals."""
-    return "".join(c for c in text if c.isprintable())[:NAME_CHARS_MAX].strip()
+    return "".join(c for c in text if c.isprintable())[:chars_max].strip()

@@ -128,6 +128,12 @@ class EnrolmentTokens:
                 now_ms=now_ms,
             )
 
+    async def check(self, token_id: str, secret: str) -> None:
+        """Whether the token would let a node in; it is not used. Raises AuthenticationError as
+        `admit` does."""
+        async with transaction(self._engine) as connection:
+            await self._check(connection, token_id, secret, self._clock.unix_ms())
+
     async def _check(
         self, connection: AsyncConnection, token_id: str, secret: str, now_ms: int
     ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import grpc
@@ -20,7 +21,7 @@ from node.core.machines import NodeState
 from node.ports import Inbox, NeighbourProbe, NodePhase, Progress, ProgressSink
 from plait import log
 from plait.errors import FrameError, PlaitError, ServiceError, UnavailableError
-from plait.types import CachedSpan, NodeId, Reason
+from plait.types import CachedSpan, ModelId, NodeId, Reason
 from plait.wire.status import error_from_rpc
 from plait.wire.v1 import control_pb2, control_pb2_grpc
 
@@ -64,6 +65,7 @@ class ControlClient:
         progress: ProgressSink,
         rng: random.Random,
         cached: Callable[[], Sequence[CachedSpan]] = tuple,
+        allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._node_id = node_id
         self._display_name = display_name
@@ -80,10 +82,12 @@ class ControlClient:
         self._on_welcome = on_welcome
         self._progress = progress
         self._cached = cached
+        self._allows = allows
         self._backoff = Backoff(rng)
         self._queue: deque[control_pb2.NodeReport] = deque()
         self._wake = asyncio.Event()
         self._progress_said: tuple[int, str, float] = (0, "", 0.0)
+        self._refused: tuple[ModelId, ...] = ()
         self.is_attached = False
 
     # What the core has to say
@@ -203,7 +207,9 @@ class ControlClient:
         channel: aio.Channel,
         welcome: control_pb2.Welcome,
     ) -> None:
-        attached = welcome_event(welcome)
+        attached = welcome_event(welcome, self._allows)
+        offered = [offer.spec.model_id for offer in welcome.models]
+        self._refused = tuple(ModelId(name) for name in offered if not self._allows(name))
         _log.info("attached", coordinator=self._coordinator, num_models=len(attached.models))
         self._inbox.post(attached)
         self._on_welcome(welcome)
@@ -282,7 +288,7 @@ class ControlClient:
             display_name=self._display_name,
             addresses=self._addresses,
         )
-        self._put(self._writer.profiled(profile))
+        self._put(self._writer.profiled(replace(profile, refused_models=self._refused)))
         _log.info(
             "profiled",
             device=profile.device_name,
@@ -293,7 +299,12 @@ class ControlClient:
         if held is not None and self._core.state is NodeState.SERVING:
             self._say(NodePhase.SERVING, f"layers {held.span} of {held.model_id}")
         elif self._core.state is NodeState.JOINING:
-            self._say(NodePhase.STANDBY, "measured; the plan decides")
+            self._say(NodePhase.STANDBY, self._standby())
+
+    def _standby(self) -> str:
+        if not self._refused:
+            return "measured; the plan decides"
+        return f"measured; the plan decides, without {', '.join(self._refused)} (models_allow)"
 
     async def _probe_neighbours(self, neighbours: list[control_pb2.NeighbourAddress]) -> None:
         for neighbour in neighbours:

@@ -22,7 +22,7 @@ STALE_MS: Final = 20_000
 BYTES_MAX: Final = 4_096
 DETAIL_CHARS_MAX: Final = 200
 _FILE: Final = "status.json"
-_HEALTHY: Final = frozenset({NodePhase.SERVING, NodePhase.STANDBY})
+_HEALTHY: Final = frozenset({NodePhase.SERVING, NodePhase.STANDBY, NodePhase.PAUSED})
 
 _log = log.get("node")
 
@@ -37,7 +37,7 @@ class LocalStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it serves, or stands by for the plan."""
+        """Whether it serves, or stands by for the plan or its owner."""
         return self.phase in _HEALTHY
 
 

@@ -1,5 +1,6 @@
 """The node's moving figures, for heartbeats and telemetry."""
 
+from node.agent.figures import ServingFigures
 from node.core import NodeCore
 from node.ports import EngineHost, Links, LinkStats
 from plait.types import NodeLoad
@@ -47,6 +48,23 @@ class NodeMeter:
             neighbour_rtt_ms=tuple(
                 (link.neighbour_id, link.rtt_ms) for link in links if link.rtt_ms is not None
             ),
+        )
+
+    def figures(self, *, sent_bytes: int, received_bytes: int) -> ServingFigures:
+        """For the owner's screens; the bytes are those of all streams."""
+        stats, held = self._engine.stats(), self._core.held
+        return ServingFigures(
+            state=self._core.state.value,
+            model_id=held.model_id if held is not None else "",
+            layers=str(held.span) if held is not None else "",
+            num_requests=self._core.num_sessions,
+            tokens_total=stats.tokens_total,
+            stage_ms=stats.stage_ms,
+            kv_tokens_reserved=stats.kv_tokens_reserved,
+            kv_tokens_max=stats.kv_tokens_max,
+            weight_bytes=held.weight_bytes if held is not None else 0,
+            sent_bytes=sent_bytes,
+            received_bytes=received_bytes,
         )
 
     def _frames_dropped(self, links: tuple[LinkStats, ...]) -> int:

@@ -19,9 +19,19 @@ PROBE_LIMIT_S: Final = 30.0
 class SelfProfile:
     """Measures once and remembers: a re-attached node does not stop its requests to measure."""
 
-    def __init__(self, engine: EngineHost, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: EngineHost,
+        now_s: Callable[[], float],
+        *,
+        up_bytes_per_s: float | None = None,
+        down_bytes_per_s: float | None = None,
+    ) -> None:
+        """The rates are the owner's limits: plans and routes learn no higher ones."""
         self._engine = engine
         self._now_s = now_s
+        self._up_bytes_per_s = up_bytes_per_s
+        self._down_bytes_per_s = down_bytes_per_s
         self._device: DeviceReport | None = None
         self._timings: dict[ModelId, tuple[ModelSpec, LayerTiming]] = {}
 
@@ -45,6 +55,10 @@ class SelfProfile:
             if known is None or known[0] != spec:
                 self._timings[spec.model_id] = (spec, await self._engine.measure_layer(spec))
         rtt_ms, up_bytes_per_s, down_bytes_per_s = await self._measure_coordinator(channel)
+        if self._up_bytes_per_s is not None:
+            up_bytes_per_s = min(up_bytes_per_s, self._up_bytes_per_s)
+        if self._down_bytes_per_s is not None:
+            down_bytes_per_s = min(down_bytes_per_s, self._down_bytes_per_s)
         device = self._device
         return NodeProfile(
             node_id=node_id,

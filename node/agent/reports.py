@@ -1,6 +1,6 @@
 """What a node says and hears on its control stream, as messages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from node.core import effects as ef
@@ -55,6 +55,7 @@ class ReportWriter:
         addresses: tuple[str, ...],
         held: HeldSpan | None,
         cached: Sequence[CachedSpan] = (),
+        paused: str = "",
     ) -> control_pb2.NodeReport:
         hello = control_pb2.Hello(
             software_version=version,
@@ -64,6 +65,7 @@ class ReportWriter:
             held=held_span_to_proto(held) if held is not None else None,
             reuses_prefixes=True,
             cached=[cached_span_to_proto(span) for span in cached],
+            paused=paused,
         )
         return control_pb2.NodeReport(incarnation=self._incarnation, hello=hello)
 
@@ -122,10 +124,15 @@ class ReportWriter:
         return report
 
 
-def welcome_event(welcome: control_pb2.Welcome) -> ev.ControlAttached:
-    """Models that this version does not know are left out: the node may still hold the others."""
+def welcome_event(
+    welcome: control_pb2.Welcome, allows: Callable[[str], bool] = lambda _: True
+) -> ev.ControlAttached:
+    """Models that this version does not know, or that the owner does not allow, are left out: the
+    node may still hold the others."""
     models = []
     for offer in welcome.models:
+        if not allows(offer.spec.model_id):
+            continue
         try:
             spec, source = model_spec_from_proto(offer.spec), model_source_from_proto(offer.source)
         except FrameError:

@@ -268,9 +268,10 @@ class DrainOrdered:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The owner wants the node to leave."""
+    """The owner wants the node to leave. `limit_ms` None: within its usual limit."""
 
     reason: str
+    limit_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,9 +132,10 @@ class Lifecycle:
         if node.state is NodeState.GONE or node.is_stopping:
             return
         node.is_stopping = True
+        limit_ms = event.limit_ms if event.limit_ms is not None else node.limits.drain_ms
         if node.is_attached:
-            out.append(ReportDrainAsked(event.reason, node.limits.drain_ms))
-        self._start_draining(now_ms, node.limits.drain_ms, out)
+            out.append(ReportDrainAsked(event.reason, limit_ms))
+        self._start_draining(now_ms, limit_ms, out)
 
     def evicted(self, event: Evicted, out: list[Effect]) -> None:
         """Dropped by the coordinator: what runs here belongs to nobody."""

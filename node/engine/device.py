@@ -28,10 +28,12 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A torch device and the dtype of weights, activations and KV on it."""
+    """A torch device and the dtype of weights, activations and KV on it. `reserve_bytes` of its
+    memory are left free for other programs."""
 
     torch_device: torch.device
     compute_dtype: DType
+    reserve_bytes: int = 0
 
     @property
     def kind(self) -> str:
@@ -56,7 +58,10 @@ class Device:
             reusable = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(
                 self.torch_device
             )
-            return int((free + reusable) * CUDA_MEMORY_SHARE)
+            usable = min(
+                (free + reusable) * CUDA_MEMORY_SHARE, free + reusable - self.reserve_bytes
+            )
+            return max(0, int(usable))
         return int(psutil.virtual_memory().available * CPU_MEMORY_SHARE)
 
     def synchronize(self) -> None:

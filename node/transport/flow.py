@@ -43,6 +43,16 @@ class Outbox:
         return len(self._quick) + len(self._bulk)
 
     @property
+    def num_quick(self) -> int:
+        """Messages that do not wait behind prompts."""
+        return len(self._quick)
+
+    @property
+    def num_bulk(self) -> int:
+        """Prompts' rows, and what keeps its order behind them."""
+        return len(self._bulk)
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes of rows that wait."""
         return self._bytes
@@ -139,6 +149,11 @@ class Window:
         if is_bulk or self._taken >= self._limits.credit_batch_frames:
             self._is_due = True
         return self._is_due
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a credit is to be given."""
+        return self._is_due and self._taken > 0
 
     def collect(self) -> int:
         """Frames to give credit for now; 0 where none is due."""

@@ -15,6 +15,7 @@ from node.ports import Inbox
 from node.transport import encode
 from node.transport.decode import FrameReader
 from node.transport.link import describe_rpc_error
+from node.transport.pace import Pace
 from node.transport.streams import GATEWAY_METHOD, DialledStream
 from plait import log
 from plait.errors import UnavailableError
@@ -36,12 +37,14 @@ class GatewayLink:
         inbox: Inbox,
         incarnation: int,
         rng: random.Random,
+        pace: Pace | None = None,
     ) -> None:
         self._open_channel = open_channel
         self._reader = reader
         self._inbox = inbox
         self._incarnation = incarnation
         self._backoff = Backoff(rng)
+        self._pace = pace if pace is not None else Pace(now_s=lambda: 0.0)
         self._queue: deque[GatewayMessage] = deque()
         self._wake = asyncio.Event()
         self.is_up = False
@@ -98,6 +101,7 @@ class GatewayLink:
 
     async def _read(self, stream: DialledStream) -> None:
         while (data := await stream.read()) is not None:
+            self._pace.received(len(data))
             self._inbox.post(self._reader.gateway_event(data))
         raise UnavailableError("the gateway closed the stream")
 
@@ -108,5 +112,9 @@ class GatewayLink:
                 wake.clear()
                 await wake.wait()
                 continue
-            await stream.write(encode.gateway_frame(queue[0]))
+            if (wait_s := self._pace.quick_wait_s()) > 0.0:
+                await asyncio.sleep(wait_s)
+            frame = encode.gateway_frame(queue[0])
+            await stream.write(frame)
+            self._pace.sent(len(frame))
             queue.popleft()

@@ -1,6 +1,7 @@
 """One stream with a neighbour: a reader, a writer and a watch, whichever end dialled."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -12,6 +13,7 @@ from node.ports import Inbox
 from node.transport import encode
 from node.transport.decode import FrameReader, rejected
 from node.transport.flow import FlowLimits, Outbox, Window
+from node.transport.pace import Pace
 from node.transport.streams import FrameStream
 from plait.types import NodeId
 from plait.wire.v1 import data_pb2
@@ -64,6 +66,7 @@ class NeighbourLink:
         limits: FlowLimits,
         counters: LinkCounters,
         now_s: Callable[[], float],
+        pace: Pace | None = None,
     ) -> None:
         self.neighbour_id = neighbour_id
         self._stream = stream
@@ -73,6 +76,7 @@ class NeighbourLink:
         self._limits = limits
         self._counters = counters
         self._now_s = now_s
+        self._pace = pace if pace is not None else Pace(now_s=now_s)
         self._window = Window(limits)
         self._sequence_out = 0
         self._sequence_in = 0
@@ -98,6 +102,7 @@ class NeighbourLink:
         except* (aio.UsageError, aio.InternalError, asyncio.InvalidStateError):
             pass
         finally:
+            self._pace.leave(self)
             self._stream.cancel()
         return end
 
@@ -107,6 +112,7 @@ class NeighbourLink:
             self._heard_s = self._now_s()
             counters.received_frames += 1
             counters.received_bytes += len(data)
+            self._pace.received(len(data))
             if len(data) > self._limits.frame_bytes_max:
                 self._refuse_oversize(len(data))
             try:
@@ -161,19 +167,40 @@ class NeighbourLink:
     async def _write(self) -> None:
         outbox, wake = self._outbox, self._outbox.wake
         while True:
+            num_bulk = outbox.num_bulk
             frame = self._next_frame()
             if frame is None:
                 wake.clear()
-                await wake.wait()
+                await self._wait()
                 continue
+            self._pace.sent(len(frame), is_bulk=outbox.num_bulk < num_bulk)
             await self._stream.write(frame)
             self._counters.sent_frames += 1
             self._counters.sent_bytes += len(frame)
             if not outbox:
                 self._progress_s = self._now_s()
 
+    async def _wait(self) -> None:
+        """For something to send, or for the pace to let it go."""
+        wait_s = self._send_wait_s()
+        if self._window.is_due:
+            credit_s = self._pace.credit_wait_s()
+            wait_s = min(wait_s, credit_s) if wait_s > 0.0 else credit_s
+        if wait_s <= 0.0:
+            await self._outbox.wake.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._outbox.wake.wait()
+
+    def _send_wait_s(self) -> float:
+        """Until the pace lets the next message go; 0 where it does now, or there is none."""
+        if self._outbox.num_quick:
+            return self._pace.quick_wait_s()
+        return self._pace.bulk_wait_s(self) if self._outbox.num_bulk else 0.0
+
     def _next_frame(self) -> bytes | None:
-        """Flow control first, then messages as far as the window allows."""
+        """Flow control first, then messages as far as the window and the pace allow."""
         if self._control:
             is_ping, nonce = self._control.pop(0)
             sequence = self._next_sequence()
@@ -181,9 +208,13 @@ class NeighbourLink:
                 self._pings[nonce] = self._now_s()
                 return encode.ping_frame(sequence, nonce)
             return encode.pong_frame(sequence, nonce)
-        if (num_frames := self._window.collect()) > 0:
-            return encode.credit_frame(self._next_sequence(), num_frames)
+        if self._window.is_due and self._pace.credit_wait_s() <= 0.0:
+            return encode.credit_frame(self._next_sequence(), self._window.collect())
+        if self._send_wait_s() > 0.0:
+            self._progress_s = self._now_s()  # it is this end that waits
+            return None
         message = self._outbox.pop(self._window)
+        self._pace.leave(self)
         if message is None:
             return None
         return encode.link_frame(self._next_sequence(), message)

@@ -16,6 +16,7 @@ from node.ports import Inbox, LinkStats
 from node.transport.decode import FrameReader
 from node.transport.flow import FlowLimits, Outbox
 from node.transport.link import LinkCounters, LinkEnded, NeighbourLink
+from node.transport.pace import Pace
 from node.transport.streams import ChannelFactory, DialledStream, FrameStream
 from plait import log
 from plait.types import NodeId
@@ -49,12 +50,14 @@ class LinkTable:
         inbox: Inbox,
         limits: FlowLimits,
         now_s: Callable[[], float],
+        pace: Pace | None = None,
     ) -> None:
         self._channels = channels
         self._reader = reader
         self._inbox = inbox
         self._limits = limits
         self._now_s = now_s
+        self._pace = pace if pace is not None else Pace(now_s=now_s)
         self._ways: dict[NodeId, Way] = {}
         self._counters: dict[NodeId, LinkCounters] = {}
         self._num_streams = 0
@@ -149,6 +152,7 @@ class LinkTable:
             limits=self._limits,
             counters=self._counters.setdefault(neighbour_id, LinkCounters()),
             now_s=self._now_s,
+            pace=self._pace,
         )
         end = LinkEnded("the stream was cancelled")
         try:

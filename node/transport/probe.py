@@ -6,6 +6,7 @@ from typing import Final
 
 from grpc import aio
 
+from node.transport.pace import Pace
 from node.transport.streams import PROBE_METHOD, ChannelFactory
 from plait.errors import DeadlineError, UnavailableError
 from plait.types import NodeId
@@ -21,11 +22,17 @@ LIMIT_S: Final = 5.0
 
 
 class LinkProbe:
-    """Measures; concurrent measurements would disturb each other, so they take turns."""
+    """Measures; concurrent measurements would disturb each other, so they take turns.
 
-    def __init__(self, channels: ChannelFactory, now_s: Callable[[], float]) -> None:
+    What it sends counts for the node's pace, and no way is faster than that.
+    """
+
+    def __init__(
+        self, channels: ChannelFactory, now_s: Callable[[], float], pace: Pace | None = None
+    ) -> None:
         self._channels = channels
         self._now_s = now_s
+        self._pace = pace if pace is not None else Pace(now_s=now_s)
         self._turn = asyncio.Lock()
 
     async def probe(self, neighbour_id: NodeId, addresses: Sequence[str]) -> tuple[float, float]:
@@ -56,10 +63,15 @@ class LinkProbe:
         rtts_s = [await self._timed(call, small) for _ in range(NUM_ROUND_TRIPS)]
         rtt_s = min(rtts_s)
         bulk_s = await self._timed(call, bulk)
+        self._pace.sent(len(bulk), is_bulk=True)
         bytes_per_s = len(bulk) / max(bulk_s - rtt_s, 1e-6)
-        if bulk_s < MORE_LIMIT_S:
+        limit = self._pace.up_bytes_per_s
+        if limit is not None:
+            bytes_per_s = min(bytes_per_s, limit)
+        elif bulk_s < MORE_LIMIT_S:
             more = data_pb2.ProbeLinkRequest(padding=bytes(MORE_BYTES)).SerializeToString()
             more_s = await self._timed(call, more)
+            self._pace.sent(len(more), is_bulk=True)
             bytes_per_s = max(bytes_per_s, len(more) / max(more_s - rtt_s, 1e-6))
         return rtt_s * 1e3, bytes_per_s
 

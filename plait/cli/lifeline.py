@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 LIFELINE: Final = "PLAIT_LIFELINE"
+HELD: Final = "PLAIT_LIFELINE_HELD"
+"""Set while a lifeline is held; means nothing to children."""
 GRACE_S: Final = 10.0
 
 
@@ -18,7 +20,14 @@ def hold_on() -> None:
     children of our own.
     """
     if os.environ.pop(LIFELINE, None):
+        os.environ[HELD] = "1"
         threading.Thread(target=_watch, args=(0, _stop), name="lifeline", daemon=True).start()
+
+
+def hand_over() -> None:
+    """This very process is about to run another program in its place: that one is to hold on."""
+    if os.environ.pop(HELD, None):
+        os.environ[LIFELINE] = "1"
 
 
 def _watch(descriptor: int, stop: Callable[[], None]) -> None:

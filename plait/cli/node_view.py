@@ -19,6 +19,7 @@ _WORDS: Final = {
     NodePhase.SERVING: "serving",
     NodePhase.DRAINING: "leaving:",
     NodePhase.OFFLINE: "offline:",
+    NodePhase.PAUSED: "paused:",
     NodePhase.LEFT: "left:",
 }
 _LIVE: Final = frozenset(
@@ -64,7 +65,7 @@ class NodeScreen:
             return
         self._stop_live()
         style = "bold green" if progress.phase is NodePhase.SERVING else "default"
-        if progress.phase is NodePhase.OFFLINE:
+        if progress.phase in (NodePhase.OFFLINE, NodePhase.PAUSED):
             style = "yellow"
         self._console.print(f"[{style}]{escape(line)}[/]", soft_wrap=True)
 
@@ -82,6 +83,10 @@ class NodeScreen:
             self._status.start()
         else:
             self._status.update(escape(line))
+
+    def close(self) -> None:
+        """Take the live line away. Idempotent."""
+        self._stop_live()
 
     def _stop_live(self) -> None:
         if self._status is not None:

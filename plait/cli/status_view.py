@@ -19,6 +19,7 @@ STYLES: Final = {
     "loading": "yellow",
     "joining": "cyan",
     "draining": "magenta",
+    "paused": "magenta",
     "gone": "dim",
     "decode": "green",
     "prefill": "cyan",
@@ -125,11 +126,20 @@ def _nodes(view: Fields) -> RenderableType:
     if not view.many("nodes"):
         return Text(empty, style="yellow")
     errors = [
-        Text(f"{node.text('display_name') or node.text('node_id')}: {error}", style="red")
+        Text(f"{_name(node)}: {error}", style="red")
         for node in view.many("nodes")
         if (error := node.text("last_error"))
     ]
-    return Group(table, *errors)
+    pauses = [
+        Text(f"{_name(node)}: paused: {node.text('span_reason')}", style="magenta")
+        for node in view.many("nodes")
+        if node.text("state") == "paused"
+    ]
+    return Group(table, *errors, *pauses)
+
+
+def _name(node: Fields) -> str:
+    return node.text("display_name") or node.text("node_id")
 
 
 def _node_order(node: Fields) -> tuple[bool, tuple[int, int], str]:

@@ -18,6 +18,7 @@ KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 ENROL_CONTEXT: Final = b"plait-enrol-v1"
 RENEW_CONTEXT: Final = b"plait-renew-v1"
+PREFLIGHT_CONTEXT: Final = b"plait-preflight-v1"
 
 
 def node_id_of(identity_key: bytes) -> NodeId:
@@ -34,6 +35,11 @@ def enrol_message(token_id: str, csr_der: bytes) -> bytes:
 def renew_message(csr_der: bytes) -> bytes:
     """What an identity signs to renew its certificate."""
     return RENEW_CONTEXT + csr_der
+
+
+def preflight_message(sent_unix_ms: int) -> bytes:
+    """What an identity signs to ask what a node would meet."""
+    return PREFLIGHT_CONTEXT + sent_unix_ms.to_bytes(8, "big")
 
 
 class NodeIdentity:

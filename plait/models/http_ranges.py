@@ -33,6 +33,7 @@ class RangeClient:
 
     Args:
         token: a bearer token for the hub itself; redirects to other hosts do not get it.
+        arrived: hears the bytes of each block; may hold the thread to slow the stream down.
         sleep: waits between tries.
     """
 
@@ -40,6 +41,7 @@ class RangeClient:
         self,
         *,
         token: str | None = None,
+        arrived: Callable[[int], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         jitter: random.Random | None = None,
     ) -> None:
@@ -47,6 +49,7 @@ class RangeClient:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._http: httpx.Client | None = None
+        self._arrived = arrived
         self._sleep = sleep
         self._jitter = jitter if jitter is not None else random.Random()
 
@@ -108,6 +111,7 @@ class RangeClient:
                 if len(block) > left:
                     raise WeightsError(f"{file.label}: the server sent more than it was asked for")
                 left -= len(block)
+                self._arrived(len(block))
                 yield block
 
 

@@ -16,6 +16,7 @@ from plait.models.folder import (
     open_safetensors,
     read_weight_map,
 )
+from plait.models.gate import OPEN, Gate
 from plait.models.gguf_source import GgufSource
 from plait.models.http_ranges import RangeClient
 from plait.models.hub import Hub, Listing
@@ -52,7 +53,12 @@ class HubModel:
     """
 
     def __init__(
-        self, source: ModelSource, models_dir: Path, *, client: RangeClient | None = None
+        self,
+        source: ModelSource,
+        models_dir: Path,
+        *,
+        client: RangeClient | None = None,
+        gate: Gate = OPEN,
     ) -> None:
         self.repo_id, self.gguf = split_hub_name(source.name)
         self.hub = Hub(self.repo_id)
@@ -60,7 +66,12 @@ class HubModel:
         home = hub_folder(models_dir, source.name)
         self.commit = self.hub.commit(source.revision, home / "refs.json")
         self.folder = home / self.commit
-        self.client = client if client is not None else RangeClient(token=self.hub.token)
+        self.gate = gate
+        self.client = (
+            client
+            if client is not None
+            else RangeClient(token=self.hub.token, arrived=gate.arrived)
+        )
         self.record = load_record(self.folder) or self._locked_first_record(source)
 
     @property
@@ -107,7 +118,7 @@ class HubModel:
             return FileStore(path, content_id=file.content_id)
         pieces = PieceFolder(self.folder / "ranges" / name.replace("/", "--"))
         remote = self.hub.remote(file, self.commit)
-        return RangeStore(remote, pieces, self.client, self.models_dir)
+        return RangeStore(remote, pieces, self.client, self.models_dir, gate=self.gate)
 
     def _locked_first_record(self, source: ModelSource) -> PullRecord:
         """Once per machine: another process may be making the same record, or pulling."""

@@ -10,6 +10,7 @@ from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import FileStore, refuse_pickle
 from plait.models.catalogue import CATALOGUE, CatalogueModel
 from plait.models.folder import folder_spec, open_folder
+from plait.models.gate import OPEN, Gate
 from plait.models.gguf_source import GgufSource
 from plait.models.hub_model import HubModel
 from plait.models.naming import default_id
@@ -24,14 +25,17 @@ from plait.models.tokenizer import (
 from plait.types import ModelId, ModelSource, ModelSpec, SourceKind
 
 
-def open_source(source: ModelSource, *, models_dir: Path | None = None) -> TensorSource:
-    """Open a model's weights; reads headers only. Close it when done.
+def open_source(
+    source: ModelSource, *, models_dir: Path | None = None, gate: Gate = OPEN
+) -> TensorSource:
+    """Open a model's weights; reads headers only. Close it when done. What it fetches later passes
+    `gate`.
 
     Raises:
         ModelError: unknown, not pulled, or of an architecture that plait does not run.
         WeightsError: corrupt, truncated, refused, or not those of `source.digest`.
     """
-    opened = _open(source, models_dir or config.models_dir())
+    opened = _open(source, models_dir or config.models_dir(), gate)
     if source.digest and opened.digest != source.digest:
         opened.close()
         raise WeightsError(
@@ -129,10 +133,10 @@ class _Prefetching(Protocol):
     def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None: ...
 
 
-def _open(source: ModelSource, models_dir: Path) -> TensorSource:
+def _open(source: ModelSource, models_dir: Path, gate: Gate) -> TensorSource:
     match source.kind:
         case SourceKind.HUB:
-            return HubModel(source, models_dir).open(default_id(source))
+            return HubModel(source, models_dir, gate=gate).open(default_id(source))
         case SourceKind.PATH | SourceKind.CATALOGUE:
             path = _local_path(source, models_dir)
             if path.is_dir():

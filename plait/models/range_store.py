@@ -10,7 +10,8 @@ from typing import Final
 
 from plait.errors import WeightsError
 from plait.models.bytestore import FileStore
-from plait.models.disk import locked, require_space
+from plait.models.disk import locked
+from plait.models.gate import OPEN, Gate
 from plait.models.http_ranges import RangeClient, RemoteFile
 from plait.models.pieces import PieceFolder
 from plait.models.rows import RowTable
@@ -24,7 +25,13 @@ class RangeStore:
     """Ranges come from `pieces` or the network; what the network brings stays in `pieces`."""
 
     def __init__(
-        self, file: RemoteFile, pieces: PieceFolder, client: RangeClient, models_dir: Path
+        self,
+        file: RemoteFile,
+        pieces: PieceFolder,
+        client: RangeClient,
+        models_dir: Path,
+        *,
+        gate: Gate = OPEN,
     ) -> None:
         self.label = file.label
         self.size_bytes = file.size_bytes
@@ -34,6 +41,7 @@ class RangeStore:
         self._pieces = pieces
         self._client = client
         self._models_dir = models_dir
+        self._gate = gate
         self._counted: set[tuple[int, int]] = set()
         self._whole: FileStore | None = None
 
@@ -109,7 +117,7 @@ class RangeStore:
             self._pieces.refresh()
             missing = self._missing(ranges)
             needed = sum(end - start for start, end in missing)
-            require_space(self._models_dir, needed)
+            self._gate.require_space(self._models_dir, needed)
             done = total - needed
             progress(done, total)
             for group in self._groups(missing):

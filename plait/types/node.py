@@ -36,6 +36,7 @@ class NodeProfile:
 
     `memory_bytes` is what the node may use for weights, KV and buffers together. Figures of a
     `group` are those of all ranks at equal shares: the weakest's times the degree.
+    Of `refused_models` the owner lets it hold nothing.
     """
 
     node_id: NodeId
@@ -52,6 +53,7 @@ class NodeProfile:
     timings: tuple[LayerTiming, ...]
     addresses: tuple[str, ...]
     group: TensorGroup | None = None
+    refused_models: tuple[ModelId, ...] = ()
 
     def timing(self, model_id: ModelId) -> LayerTiming | None:
         """The timing for `model_id`, or None where it was not measured."""

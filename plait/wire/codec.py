@@ -267,6 +267,7 @@ def profile_to_proto(profile: NodeProfile) -> control_pb2.Profiled:
             )
             for timing in profile.timings
         ],
+        refused_models=profile.refused_models,
     )
 
 
@@ -307,6 +308,7 @@ def profile_from_proto(
         down_bytes_per_s=_speed("down_bytes_per_s", message.down_bytes_per_s),
         timings=timings,
         addresses=addresses,
+        refused_models=tuple(ModelId(name[:256]) for name in message.refused_models[:64]),
     )
 
 

@@ -70,6 +70,8 @@ def classify(planners: Sequence[ChainPlanner], node_ids: Sequence[NodeId]) -> li
                 _bucket(float(max(1, profile.memory_bytes)), step),
             ]
             key += [_bucket(planner.costs[node_id].layer_ms, step) for planner in planners]
+            refused = profile.refused_models
+            key += [float(planner.spec.model_id in refused) for planner in planners if refused]
             groups.setdefault(tuple(key), []).append(node_id)
         classes = [
             NodeClass(

@@ -55,6 +55,8 @@ def _placement_violations(problem: AllocationProblem, plan: Allocation) -> list[
             found.append(f"node {node_id} must keep layers {now.span}")
         if is_kept:
             continue  # it is in memory already
+        if placement.model_id in profile.refused_models:
+            found.append(f"node {node_id}: its owner does not allow {placement.model_id}")
         kv_tokens = max(1, min(problem.kv_tokens_min, spec.context_tokens_max))
         need = need_bytes(profile, spec, placement.span, kv_tokens)
         if need > profile.memory_bytes:

@@ -11,6 +11,7 @@ from grpc import aio
 from coordinator.shell.authority import Authority
 from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
+from coordinator.shell.preflight import Preflight
 from coordinator.shell.store import Store, open_store
 from node.agent.identity import NodeCredentials
 from plait.clock import Clock, SystemClock
@@ -55,6 +56,9 @@ async def running_network(
         control_pb2_grpc.add_EnrolmentServiceServicer_to_server(
             EnrolmentService(
                 enrolment,
+                Preflight(
+                    tokens=store.tokens, nodes=store.nodes, specs=(), views=None, clock=clock
+                ),
                 ticket_key=authority.tickets.public_bytes,
                 node_address=f":{node_port}",
             ),

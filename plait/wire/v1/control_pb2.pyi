@@ -62,6 +62,138 @@ class EnrolRequest(_message.Message):
 Global___EnrolRequest: _TypeAlias = EnrolRequest  # noqa: Y015
 
 @_typing.final
+class PreflightRequest(_message.Message):
+    """Asked by `plait node doctor`: with a token, or with the identity of a node that enrolled before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_SECRET_FIELD_NUMBER: _builtins.int
+    IDENTITY_KEY_FIELD_NUMBER: _builtins.int
+    IDENTITY_SIGNATURE_FIELD_NUMBER: _builtins.int
+    SENT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    DIAL_BACK_PORT_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.str
+    """the public part of the enrolment token; empty: enrolled before"""
+    token_secret: _builtins.str
+    """its secret part"""
+    identity_key: _builtins.bytes
+    """Ed25519 public key, 32 bytes; empty where a token is given"""
+    identity_signature: _builtins.bytes
+    """Ed25519 over "plait-preflight-v1" || sent_unix_ms as 8 bytes, big endian"""
+    sent_unix_ms: _builtins.int
+    """the asking machine's clock"""
+    dial_back_port: _builtins.int
+    """to be dialled at the address that the call comes from; 0: none"""
+    padding: _builtins.bytes
+    """uplink payload, at most 512 KiB"""
+    response_bytes: _builtins.int
+    """size of the padding wanted back, at most 512 KiB"""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.str = ...,
+        token_secret: _builtins.str = ...,
+        identity_key: _builtins.bytes = ...,
+        identity_signature: _builtins.bytes = ...,
+        sent_unix_ms: _builtins.int = ...,
+        dial_back_port: _builtins.int = ...,
+        padding: _builtins.bytes = ...,
+        response_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dial_back_port", b"dial_back_port", "identity_key", b"identity_key", "identity_signature", b"identity_signature", "padding", b"padding", "response_bytes", b"response_bytes", "sent_unix_ms", b"sent_unix_ms", "token_id", b"token_id", "token_secret", b"token_secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightRequest: _TypeAlias = PreflightRequest  # noqa: Y015
+
+@_typing.final
+class PreflightResponse(_message.Message):
+    """What was found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOW_UNIX_MS_FIELD_NUMBER: _builtins.int
+    SEEN_HOST_FIELD_NUMBER: _builtins.int
+    DIAL_BACK_SAID_FIELD_NUMBER: _builtins.int
+    DIAL_BACK_ERROR_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    now_unix_ms: _builtins.int
+    """the coordinator's clock"""
+    seen_host: _builtins.str
+    """where the call came from"""
+    dial_back_said: _builtins.bytes
+    """what the dialled port said first, at most 64 bytes"""
+    dial_back_error: _builtins.str
+    """why it could not be dialled; empty: it was, or was not asked for"""
+    padding: _builtins.bytes
+    """downlink payload"""
+    software_version: _builtins.str
+    """of the coordinator"""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelNeed]:
+        """what the network serves"""
+
+    def __init__(
+        self,
+        *,
+        now_unix_ms: _builtins.int = ...,
+        seen_host: _builtins.str = ...,
+        dial_back_said: _builtins.bytes = ...,
+        dial_back_error: _builtins.str = ...,
+        models: _abc.Iterable[Global___ModelNeed] | None = ...,
+        padding: _builtins.bytes = ...,
+        software_version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dial_back_error", b"dial_back_error", "dial_back_said", b"dial_back_said", "models", b"models", "now_unix_ms", b"now_unix_ms", "padding", b"padding", "seen_host", b"seen_host", "software_version", b"software_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreflightResponse: _TypeAlias = PreflightResponse  # noqa: Y015
+
+@_typing.final
+class ModelNeed(_message.Message):
+    """A served model, and the layers that a new node would most likely be given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    FIRST_LAYER_FIELD_NUMBER: _builtins.int
+    first_layer: _builtins.int
+    """where cover is thinnest"""
+    @_builtins.property
+    def spec(self) -> _common_pb2.ModelSpec:
+        """its shape"""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerSpan]:
+        """layers that nobody serves"""
+
+    def __init__(
+        self,
+        *,
+        spec: _common_pb2.ModelSpec | None = ...,
+        missing: _abc.Iterable[_common_pb2.LayerSpan] | None = ...,
+        first_layer: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_layer", b"first_layer", "missing", b"missing", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelNeed: _TypeAlias = ModelNeed  # noqa: Y015
+
+@_typing.final
 class EnrolResponse(_message.Message):
     """What an enrolled node keeps."""
 
@@ -276,6 +408,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     REUSES_PREFIXES_FIELD_NUMBER: _builtins.int
     CACHED_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     """of the plait package"""
     protocol_version: _builtins.int
@@ -284,6 +417,8 @@ class Hello(_message.Message):
     """what the operator sees"""
     reuses_prefixes: _builtins.bool
     """KV of a prompt's beginning is kept and used by later prompts"""
+    paused: _builtins.str
+    """why its owner has paused it: it wants no layers; empty: it is lent"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port where neighbours may dial this node, best first"""
@@ -306,10 +441,11 @@ class Hello(_message.Message):
         held: Global___HeldSpan | None = ...,
         reuses_prefixes: _builtins.bool = ...,
         cached: _abc.Iterable[Global___CachedSpan] | None = ...,
+        paused: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "cached", b"cached", "display_name", b"display_name", "held", b"held", "protocol_version", b"protocol_version", "reuses_prefixes", b"reuses_prefixes", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "addresses", b"addresses", "cached", b"cached", "display_name", b"display_name", "held", b"held", "paused", b"paused", "protocol_version", b"protocol_version", "reuses_prefixes", b"reuses_prefixes", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
     _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015
@@ -421,6 +557,7 @@ class Profiled(_message.Message):
     UP_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     DOWN_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    REFUSED_MODELS_FIELD_NUMBER: _builtins.int
     device_kind: _builtins.str
     """"cpu" or "cuda" """
     device_name: _builtins.str
@@ -443,6 +580,10 @@ class Profiled(_message.Message):
     def timings(self) -> _containers.RepeatedCompositeFieldContainer[Global___LayerTiming]:
         """one per model offered in the welcome"""
 
+    @_builtins.property
+    def refused_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """models that its owner does not allow here, at most 64"""
+
     def __init__(
         self,
         *,
@@ -456,10 +597,11 @@ class Profiled(_message.Message):
         up_bytes_per_s: _builtins.float = ...,
         down_bytes_per_s: _builtins.float = ...,
         timings: _abc.Iterable[Global___LayerTiming] | None = ...,
+        refused_models: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "coordinator_rtt_ms", b"coordinator_rtt_ms", "device_kind", b"device_kind", "device_name", b"device_name", "down_bytes_per_s", b"down_bytes_per_s", "flops_per_s", b"flops_per_s", "memory_bytes", b"memory_bytes", "memory_bytes_per_s", b"memory_bytes_per_s", "timings", b"timings", "up_bytes_per_s", b"up_bytes_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "coordinator_rtt_ms", b"coordinator_rtt_ms", "device_kind", b"device_kind", "device_name", b"device_name", "down_bytes_per_s", b"down_bytes_per_s", "flops_per_s", b"flops_per_s", "memory_bytes", b"memory_bytes", "memory_bytes_per_s", b"memory_bytes_per_s", "refused_models", b"refused_models", "timings", b"timings", "up_bytes_per_s", b"up_bytes_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,6 +40,11 @@ class EnrolmentServiceStub:
                 request_serializer=plait_dot_wire_dot_v1_dot_control__pb2.EnrolRequest.SerializeToString,
                 response_deserializer=plait_dot_wire_dot_v1_dot_control__pb2.EnrolResponse.FromString,
                 _registered_method=True)
+        self.Preflight = channel.unary_unary(
+                '/plait.wire.v1.EnrolmentService/Preflight',
+                request_serializer=plait_dot_wire_dot_v1_dot_control__pb2.PreflightRequest.SerializeToString,
+                response_deserializer=plait_dot_wire_dot_v1_dot_control__pb2.PreflightResponse.FromString,
+                _registered_method=True)
 
 
 class EnrolmentServiceServicer:
@@ -55,6 +60,13 @@ class EnrolmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Preflight(self, request, context):
+        """What a machine would meet as a node: spends nothing, changes nothing. PERMISSION_DENIED as for Enrol.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnrolmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +74,11 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
                     servicer.Enrol,
                     request_deserializer=plait_dot_wire_dot_v1_dot_control__pb2.EnrolRequest.FromString,
                     response_serializer=plait_dot_wire_dot_v1_dot_control__pb2.EnrolResponse.SerializeToString,
+            ),
+            'Preflight': grpc.unary_unary_rpc_method_handler(
+                    servicer.Preflight,
+                    request_deserializer=plait_dot_wire_dot_v1_dot_control__pb2.PreflightRequest.FromString,
+                    response_serializer=plait_dot_wire_dot_v1_dot_control__pb2.PreflightResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +109,33 @@ class EnrolmentService:
             '/plait.wire.v1.EnrolmentService/Enrol',
             plait_dot_wire_dot_v1_dot_control__pb2.EnrolRequest.SerializeToString,
             plait_dot_wire_dot_v1_dot_control__pb2.EnrolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Preflight(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/plait.wire.v1.EnrolmentService/Preflight',
+            plait_dot_wire_dot_v1_dot_control__pb2.PreflightRequest.SerializeToString,
+            plait_dot_wire_dot_v1_dot_control__pb2.PreflightResponse.FromString,
             options,
             channel_credentials,
             insecure,

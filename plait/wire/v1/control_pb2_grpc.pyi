@@ -38,6 +38,8 @@ class EnrolmentServiceStub:
     certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
     PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
     """
+    Preflight: _grpc.UnaryUnaryMultiCallable[_control_pb2.PreflightRequest, _control_pb2.PreflightResponse]
+    """What a machine would meet as a node: spends nothing, changes nothing. PERMISSION_DENIED as for Enrol."""
 
 @_typing.type_check_only
 class EnrolmentServiceAsyncStub(EnrolmentServiceStub):
@@ -49,6 +51,8 @@ class EnrolmentServiceAsyncStub(EnrolmentServiceStub):
     certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
     PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
     """
+    Preflight: _aio.UnaryUnaryMultiCallable[_control_pb2.PreflightRequest, _control_pb2.PreflightResponse]  # type: ignore[assignment]
+    """What a machine would meet as a node: spends nothing, changes nothing. PERMISSION_DENIED as for Enrol."""
 
 class EnrolmentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served on the coordinator's public port: TLS by the CA that the enrolment token pins, no client certificate."""
@@ -63,6 +67,14 @@ class EnrolmentServiceServicer(metaclass=_abc_1.ABCMeta):
         certificate ended while it was away, leaves token and secret empty: its identity is proof enough.
         PERMISSION_DENIED: token used, expired, revoked or unknown. INVALID_ARGUMENT: malformed request or bad proof.
         """
+
+    @_abc_1.abstractmethod
+    def Preflight(
+        self,
+        request: _control_pb2.PreflightRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.PreflightResponse, _abc.Awaitable[_control_pb2.PreflightResponse]]:
+        """What a machine would meet as a node: spends nothing, changes nothing. PERMISSION_DENIED as for Enrol."""
 
 def add_EnrolmentServiceServicer_to_server(servicer: EnrolmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

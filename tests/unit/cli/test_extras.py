@@ -21,6 +21,7 @@ def test_the_extras_are_those_of_the_project() -> None:
         for requirement in project["optional-dependencies"][extra]:
             own = re.fullmatch(r"plait\[(.+)\]", requirement)
             name = re.split(r"[\[<>=]", requirement)[0].replace("-", "_")
+            name = {"nvidia_ml_py": "pynvml"}.get(name, name)
             found |= modules(own[1]) if own else {name}
         return found
 

@@ -17,7 +17,7 @@ from node.config import NodeConfig
 from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
-from node.main import own_addresses
+from node.choices import own_addresses
 from node.ports import LinkStats
 from plait.clock import Clock, ManualClock, SystemClock
 from plait.crypto.authority import CertificateAuthority
