@@ -18,7 +18,7 @@ MQTT_PORT: Final = 7422
 AUTO: Final = "auto"
 """As a --wire-dtype: what suits each link."""
 
-_WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4")
+_WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4", "stored")
 _HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
 
 

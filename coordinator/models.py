@@ -1,7 +1,7 @@
 """The models an operator named: source, shape and tokenizer, known before any port opens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coordinator.gateway.gguf_tokenizer import tokenizer_from_gguf
 from coordinator.gateway.tokens import Tokenizer, tokenizer_from_folder
@@ -9,7 +9,7 @@ from plait.errors import ModelError
 from plait.log import get
 from plait.models import (
     TokenizerFiles,
-    choose_format,
+    in_format,
     load_spec,
     open_source,
     pin,
@@ -18,7 +18,7 @@ from plait.models import (
     tokenizer_source,
 )
 from plait.models.gguf_arrays import read_metadata
-from plait.types import ModelSource, ModelSpec, SourceKind, WeightFormat
+from plait.types import ModelSource, ModelSpec, SourceKind
 
 log = get("models")
 
@@ -52,7 +52,7 @@ def _served_model(name: str, weights: str) -> ServedModel:
     if source.kind is SourceKind.CATALOGUE:
         pull(source)
     source = pin(source)
-    spec = replace(load_spec(source), weight_format=_format(source, weights))
+    spec = _in_format(load_spec(source), source, weights)
     tokenizer = _tokenizer(tokenizer_source(source))
     log.info(
         "model_opened",
@@ -64,10 +64,10 @@ def _served_model(name: str, weights: str) -> ServedModel:
     return ServedModel(spec=spec, source=source, tokenizer=tokenizer)
 
 
-def _format(source: ModelSource, weights: str) -> WeightFormat:
+def _in_format(spec: ModelSpec, source: ModelSource, weights: str) -> ModelSpec:
     opened = open_source(source)
     try:
-        return choose_format(weights, opened)
+        return in_format(spec, weights, opened)
     finally:
         opened.close()
 

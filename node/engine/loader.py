@@ -10,6 +10,7 @@ from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
 from node.engine.layers.joins import ALONE, Joins
 from node.engine.layers.norm import RmsNorm
 from node.engine.layouts.choice import choose_layouts
+from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.half import HALF_MAX
 from node.engine.linear import Linear, PlainLinear
 from node.engine.models import load_block
@@ -18,7 +19,7 @@ from node.engine.rope import rotation_tables
 from node.engine.stage import HeldStage
 from node.engine.tensor_bytes import tensor_from_bytes
 from plait.errors import WeightsError
-from plait.models.source import TensorSource
+from plait.models.source import TensorSource, read_coded
 from plait.models.tensors import (
     EMBEDDING,
     FINAL_NORM,
@@ -54,7 +55,7 @@ def load_stage(
     """
     reader = _Reader(source, spec, span, device, progress)
     layouts = choose_layouts(device, spec)
-    read = ReadTensor(reader.read, layouts.layers.make, joins)
+    read = ReadTensor(reader.read, layouts.layers.hold, joins, reader.read_weight)
     blocks = tuple(load_block(read, spec, layer) for layer in range(span.start, span.end))
     final_norm: RmsNorm | None = None
     head: Linear | None = None
@@ -62,11 +63,13 @@ def load_stage(
     shares = False
     if span.end == spec.num_layers:
         final_norm = load_norm(read, FINAL_NORM, spec)
-        table = reader.read(EMBEDDING if spec.tie_embeddings else HEAD)
+        name = EMBEDDING if spec.tie_embeddings else HEAD
         shares = cached_rows is None and span.start == 0 and spec.tie_embeddings
-        head = PlainLinear(table) if shares else joins.head(layouts.head.make(table, None))
         if shares:
-            embedding = TableEmbedding(table)
+            table = reader.read(name)
+            head, embedding = PlainLinear(table), TableEmbedding(table)
+        else:
+            head = joins.head(layouts.head.hold(reader.read_weight(name), None))
     if span.start == 0 and embedding is None and joins.leads:
         embedding = RowEmbedding(source, spec, device, cached_rows=cached_rows or 0)
         embedding([0])  # what cannot be read at all is refused now
@@ -115,20 +118,41 @@ class _Reader:
             source.stored_bytes(name) for name in whole_tensor_names(spec, span)
         )
 
+    def read_weight(self, name: str) -> Tensor | CodedWeight:
+        """A matrix: as codes where the format keeps them and the file has some, in 16 bits where
+        the file has these."""
+        if self._spec.weight_format is not WeightFormat.STORED:
+            return self.read(name)
+        coded = read_coded(self._source, name)
+        if coded is None:
+            stored = self._stored(name)
+            is_half = stored.dtype in (torch.float16, torch.bfloat16)
+            return self._checked(name, stored if is_half else stored.to(self._device.dtype))
+        self._require_shape(name, coded.shape)
+        self._was_read(name)
+        return CodedWeight.of(coded, self._device.torch_device)
+
     def read(self, name: str) -> Tensor:
         """One tensor on the device, in its dtype and in the model's shape."""
+        return self._checked(name, self._stored(name).to(self._device.dtype))
+
+    def _stored(self, name: str) -> Tensor:
         stored = self._source.read(name)
-        shape = tensor_shape(self._spec, name)
-        if stored.shape != shape:
-            raise WeightsError(
-                f"{name} has shape {stored.shape}, {self._spec.model_id} needs {shape}",
-                reason="weights_shape",
-            )
+        self._require_shape(name, stored.shape)
         try:
-            tensor = tensor_from_bytes(stored.buffer, stored.dtype, shape)
+            return tensor_from_bytes(stored.buffer, stored.dtype, stored.shape)
         except ValueError as error:
             raise WeightsError(f"{name} is truncated: {error}") from error
-        tensor = tensor.to(self._device.dtype)
+
+    def _require_shape(self, name: str, found: tuple[int, ...]) -> None:
+        shape = tensor_shape(self._spec, name)
+        if found != shape:
+            raise WeightsError(
+                f"{name} has shape {found}, {self._spec.model_id} needs {shape}",
+                reason="weights_shape",
+            )
+
+    def _checked(self, name: str, tensor: Tensor) -> Tensor:
         if not bool(torch.isfinite(tensor).all()):
             raise WeightsError(f"{name} holds NaN or infinite values", reason="weights_not_finite")
         if self._is_half and float(tensor.abs().max()) > HALF_MAX:
@@ -137,6 +161,9 @@ class _Reader:
                 "this model with --weights fp32",
                 reason="weights_range",
             )
+        self._was_read(name)
+        return tensor.to(self._device.torch_device)
+
+    def _was_read(self, name: str) -> None:
         self._done_bytes += self._source.stored_bytes(name)
         self._progress(self._done_bytes, self._total_bytes)
-        return tensor.to(self._device.torch_device)

@@ -15,7 +15,8 @@ from torch import Tensor
 from node.engine.device import Device
 from node.engine.kv_cache import KvPool
 from node.engine.layers.block import Block
-from node.engine.layouts.choice import choose_layouts
+from node.engine.layouts.choice import choose_layouts, sample_weight
+from node.engine.layouts.coded import CodedWeight
 from node.engine.linear import ROWS_MIN
 from node.engine.models import load_block
 from node.engine.models.parts import ReadTensor
@@ -161,7 +162,11 @@ def _random_block(spec: ModelSpec, device: Device) -> Block:
             return torch.ones(shape, device=device.torch_device, dtype=device.dtype)
         return _random(device, *shape)
 
-    return load_block(ReadTensor(read, choose_layouts(device, spec).layers.make), spec, 0)
+    def read_weight(name: str) -> Tensor | CodedWeight:
+        return sample_weight(device, spec, *tensor_shape(spec, name))
+
+    layout = choose_layouts(device, spec).layers
+    return load_block(ReadTensor(read, layout.hold, read_weight=read_weight), spec, 0)
 
 
 def _random(device: Device, *shape: int) -> Tensor:
@@ -209,7 +214,7 @@ def _tiny(spec: ModelSpec) -> ModelSpec:
 def _head_ms(device: Device, spec: ModelSpec) -> float:
     vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // spec.hidden_size))
     layouts = choose_layouts(device, spec)
-    head = layouts.head.make(_random(device, vocab, spec.hidden_size), None)
+    head = layouts.head.hold(sample_weight(device, spec, vocab, spec.hidden_size), None)
     rows = torch.zeros(
         layouts.rows_min, spec.hidden_size, device=device.torch_device, dtype=device.dtype
     )

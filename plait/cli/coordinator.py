@@ -75,7 +75,9 @@ def run(
     ] = "float32",
     weights: Annotated[
         str,
-        typer.Option(help="Numbers of the weights, on every node: auto, fp32, fp16, int8 or int4."),
+        typer.Option(
+            help="Numbers of the weights, on every node: auto, fp32, fp16, int8, int4 or stored."
+        ),
     ] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Answer length where a client says none.")] = 256,
     queue_max: Annotated[int, typer.Option(help="Requests that may wait for a chain.")] = 256,

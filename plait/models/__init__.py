@@ -5,7 +5,7 @@ import a role or torch. Needs the extra `models`.
 """
 
 from plait.models.catalogue import CATALOGUE
-from plait.models.formats import WEIGHT_CHOICES, choose_format, suits
+from plait.models.formats import WEIGHT_CHOICES, choose_format, in_format, suits
 from plait.models.naming import default_id, resolve
 from plait.models.opening import load_spec, open_source, pin, prefetch, tokenizer_source
 from plait.models.progress import PullProgress, ignore_progress
@@ -31,6 +31,7 @@ __all__ = [
     "choose_format",
     "default_id",
     "ignore_progress",
+    "in_format",
     "list_pulled",
     "load_spec",
     "open_source",

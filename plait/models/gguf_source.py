@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import ByteStore
+from plait.models.coded import CodedMatrix
 from plait.models.finite import require_finite
+from plait.models.gguf_blocks import CODED_QUANTS, coded_from_blocks
 from plait.models.gguf_header import GgufHeader, GgufTensor, read_header
 from plait.models.gguf_names import NOT_WEIGHTS, gguf_name
 from plait.models.gguf_spec import spec_from_gguf
@@ -77,14 +79,17 @@ class GgufSource:
     def read(self, name: str) -> TensorData:
         """One tensor; quantised ones come as float32. Raises WeightsError."""
         tensor = self._tensor(name)
-        raw = self._store.read_at(tensor.offset, tensor.num_bytes)
-        rows = np.frombuffer(raw, dtype=np.uint8).reshape(
-            math.prod(tensor.shape[:-1]), tensor.num_bytes // math.prod(tensor.shape[:-1])
-        )
-        num_heads = self._permuted_heads(name)
-        if num_heads is not None:
-            rows = _undo_rope_permutation(rows, num_heads, tensor)
-        return self._as_data(name, rows, tensor, tensor.shape)
+        return self._as_data(name, self._stored_rows(name, tensor), tensor, tensor.shape)
+
+    def read_coded(self, name: str) -> CodedMatrix | None:
+        """One matrix as its blocks' codes; None where it has none. Raises WeightsError."""
+        tensor = self._tensor(name)
+        if tensor.quant not in CODED_QUANTS or len(tensor.shape) != 2:
+            return None
+        coded = coded_from_blocks(self._stored_rows(name, tensor), tensor.quant)
+        if coded is not None:
+            coded.require_finite(name=name, where=self._store.label)
+        return coded
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         """Rows of a matrix whose rows lie in Hugging Face's order (not q and k of "llama")."""
@@ -106,6 +111,15 @@ class GgufSource:
 
     def close(self) -> None:
         self._store.close()
+
+    def _stored_rows(self, name: str, tensor: GgufTensor) -> NDArray[np.uint8]:
+        """Bytes of each row, rows in Hugging Face's order."""
+        raw = self._store.read_at(tensor.offset, tensor.num_bytes)
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(
+            math.prod(tensor.shape[:-1]), tensor.num_bytes // math.prod(tensor.shape[:-1])
+        )
+        num_heads = self._permuted_heads(name)
+        return rows if num_heads is None else _undo_rope_permutation(rows, num_heads, tensor)
 
     def _tensor(self, name: str) -> GgufTensor:
         tensor = self._tensors.get(name)

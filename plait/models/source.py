@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from plait.models.coded import CodedMatrix
 from plait.types import DType, ModelSpec
 
 
@@ -66,6 +67,21 @@ class TensorSource(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class CodedSource(Protocol):
+    """A source whose matrices may be codes with scales."""
+
+    def read_coded(self, name: str) -> CodedMatrix | None:
+        """One matrix as the file has it, and only its bytes; None where it is no codes. Raises
+        WeightsError."""
+        ...
+
+
+def read_coded(source: TensorSource, name: str) -> CodedMatrix | None:
+    """A matrix as codes, where `source` has it so. Raises WeightsError."""
+    return source.read_coded(name) if isinstance(source, CodedSource) else None
 
 
 ReadProgress = Callable[[int, int], None]

@@ -50,7 +50,7 @@ def int8_outliers(hidden_size: int) -> int:
 class WeightFormat(StrEnum):
     """What numbers a model's weights are in a network, the same on every node. NATIVE: the compute
     dtype's. FP16: rounded to it, activations stay wide. INT4, INT8 and FP8 keep embedding and LM
-    head in 16 bits; the others do not."""
+    head in 16 bits; the others do not. STORED: what the file has, in its own bits."""
 
     NATIVE = "native"
     FP16 = "fp16"
@@ -60,6 +60,7 @@ class WeightFormat(StrEnum):
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
+    STORED = "stored"
 
     def layer_bits(self, dtype: DType) -> float:
         """Bits of a weight inside a layer, scales included (a 16-bit scale and zero per 128
@@ -201,6 +202,11 @@ class ModelSpec:
     logit_softcap: float | None = None
     eos_token_ids: tuple[int, ...] = ()
     weight_format: WeightFormat = WeightFormat.NATIVE
+    stored_layer_bits: float | None = None
+    """Of a weight of the largest layer in the file; for STORED."""
+
+    stored_end_bits: float | None = None
+    """Of a weight of the LM head in the file."""
 
     @property
     def whole(self) -> LayerSpan:
@@ -272,6 +278,8 @@ class ModelSpec:
     def layer_bytes(self, dtype: DType) -> int:
         """One decoder layer's weights in memory."""
         bits = self.weight_format.layer_bits(dtype)
+        if self.weight_format is WeightFormat.STORED:
+            bits = self.stored_layer_bits or bits
         if self.weight_format is WeightFormat.INT4:
             is_grouped = self.group_columns >= GROUP_COLUMNS_MIN
             bits += 32 / self.group_columns - 32 / GROUP_COLUMNS if is_grouped else 4.0
@@ -286,7 +294,10 @@ class ModelSpec:
 
     def embedding_bytes(self, dtype: DType) -> int:
         """The embedding in memory; the LM head is as large."""
-        return math.ceil(self.embedding_params * self.weight_format.end_bits(dtype) / 8)
+        bits = self.weight_format.end_bits(dtype)
+        if self.weight_format is WeightFormat.STORED:
+            bits = self.stored_end_bits or bits
+        return math.ceil(self.embedding_params * bits / 8)
 
     def kv_bytes_per_token(self, num_layers: int, dtype: DType) -> int:
         """Bytes of keys and values that one token needs in `num_layers` layers."""

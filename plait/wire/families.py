@@ -17,6 +17,8 @@ _NUMBERS: Final = (
     "attention_softcap",
     "embedding_scale",
     "logit_softcap",
+    "stored_layer_bits",
+    "stored_end_bits",
 )
 
 
@@ -66,6 +68,8 @@ def with_family(spec: ModelSpec, message: common_pb2.ModelSpec) -> ModelSpec:
         attention_softcap=_number(message, "attention_softcap"),
         embedding_scale=_number(message, "embedding_scale"),
         logit_softcap=_number(message, "logit_softcap"),
+        stored_layer_bits=_number(message, "stored_layer_bits"),
+        stored_end_bits=_number(message, "stored_end_bits"),
     )
 
 

@@ -1,7 +1,7 @@
 """Which layout a device holds a model's weights in: what is possible, and then what is fastest."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from node.engine.device import Device
+from node.engine.layouts.coded import CodedWeight, coded_linear, random_coded, stored_kind
 from node.engine.layouts.grouped import GroupedWeight, group_for, quantize_grouped
 from node.engine.layouts.half import HalfLinear, can_half, require_half
 from node.engine.layouts.int4 import Int4Linear, can_int4
 from node.engine.layouts.int8 import Int8Linear, can_int8, quantize_rows
-from node.engine.layouts.tiles import CodeTiles, HalfTiles, TiledLinear
+from node.engine.layouts.tiles import TILE_ELEMENTS, CodeTiles, HalfTiles, TiledLinear
+from node.engine.layouts.weights import StackedLinear, StackedWeight, Weight
 from node.engine.linear import ROWS_MIN, Linear, PackedLinear, PlainLinear, can_pack
 from plait.errors import ModelError
+from plait.models.coded import CodeKind
 from plait.types import DType, ModelSpec, WeightFormat
 
 Make = Callable[[Tensor, Tensor | None], Linear]
@@ -24,6 +27,8 @@ Make = Callable[[Tensor, Tensor | None], Linear]
 _ROWS = (1, 4, 8)
 """A lone request, a few, and a full batch: a layout should be good at all of them."""
 
+_TILE_SIZES = (1 << 17, 1 << 16, 1 << 18)
+_CUDA_TILE_SIZES = (1 << 24, 1 << 22)
 _BUDGET_S = 0.03
 _MEASURED_PARAMS_MAX = 16_000_000
 _PREFERRED_BY = 1.3
@@ -38,6 +43,23 @@ class Layout:
     make: Make
     rows_min: int = 1
     is_single_threaded: bool = False
+    tile_elements: int = TILE_ELEMENTS
+    """Dense at once of weights that are codes."""
+
+    def hold(self, weight: Weight, bias: Tensor | None) -> Linear:
+        """Any weight; what is dense as `make` has it."""
+        match weight:
+            case Tensor():
+                return self.make(weight, bias)
+            case CodedWeight():
+                return coded_linear(weight, bias, tile_elements=self.tile_elements)
+            case StackedWeight():
+                heights = [part.shape[0] for part in weight.parts]
+                biases: Sequence[Tensor | None] = (None,) * len(heights)
+                if bias is not None:
+                    biases = torch.split(bias, heights)
+                parts = zip(weight.parts, biases, strict=True)
+                return StackedLinear([self.hold(part, part_bias) for part, part_bias in parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +92,8 @@ def choose_layouts(device: Device, spec: ModelSpec) -> WeightLayouts:
     under a second. Raises ModelError for a format that this device cannot hold."""
     width, num_out = spec.hidden_size, 2 * spec.intermediate_size
     num_out = max(32, min(num_out, _MEASURED_PARAMS_MAX // width) // 32 * 32)
-    return _chosen(device, spec.weight_format, num_out, width)
+    kind = stored_kind(spec) if spec.weight_format is WeightFormat.STORED else None
+    return _chosen(device, spec.weight_format, num_out, width, kind)
 
 
 def keeps_copies(device: Device, spec: ModelSpec) -> bool:
@@ -80,14 +103,32 @@ def keeps_copies(device: Device, spec: ModelSpec) -> bool:
     return not is_native or can_pack(device.kind, device.dtype)
 
 
+def sample_weight(
+    device: Device, spec: ModelSpec, num_out: int, width: int
+) -> Tensor | CodedWeight:
+    """Any weight, as those of `spec` are before a layout holds them."""
+    kind = stored_kind(spec) if spec.weight_format is WeightFormat.STORED else None
+    return _sample(device, num_out, width, kind)
+
+
 @cache
-def _chosen(device: Device, weight_format: WeightFormat, num_out: int, width: int) -> WeightLayouts:
+def _chosen(
+    device: Device, weight_format: WeightFormat, num_out: int, width: int, kind: CodeKind | None
+) -> WeightLayouts:
     layers, head = _candidates(device, weight_format)
-    sample = torch.empty(num_out, width).uniform_(-0.02, 0.02)
-    sample = sample.to(device.torch_device, device.dtype)
+    sample = _sample(device, num_out, width, kind)
     chosen_layers = _fastest(device, layers, sample)
     chosen_head = chosen_layers if head is layers else _fastest(device, head, sample)
     return WeightLayouts(format=weight_format, layers=chosen_layers, head=chosen_head)
+
+
+def _sample(
+    device: Device, num_out: int, width: int, kind: CodeKind | None
+) -> Tensor | CodedWeight:
+    if kind is not None:
+        return random_coded(kind, num_out, width, device.torch_device)
+    sample = torch.empty(num_out, width).uniform_(-0.02, 0.02)
+    return sample.to(device.torch_device, device.dtype)
 
 
 def _candidates(
@@ -111,6 +152,9 @@ def _candidates(
             return _int4(kind, None), _half(device)
         case WeightFormat.Q4_1:
             return _int4(kind, 32), _int8(kind)
+        case WeightFormat.STORED:
+            stored = _stored(device)
+            return stored, stored
         case _:
             raise ModelError(
                 f"plait's engine holds no weights as {weight_format}",
@@ -144,6 +188,21 @@ def _half(device: Device) -> tuple[Layout, ...]:
         "fbgemm", lambda w, b: HalfLinear(w.to(torch.float32), b), is_single_threaded=True
     )
     return fbgemm, tiled
+
+
+def _stored(device: Device) -> tuple[Layout, ...]:
+    """Codes are made dense by tiles of a few sizes: how much of them a cache holds is measured."""
+    native, half = _native(device)[0], _half(device)[0]
+
+    def make(weight: Tensor, bias: Tensor | None) -> Linear:
+        if weight.dtype is device.dtype or weight.dtype is torch.float32:
+            return native.make(weight, bias)
+        if torch.equal(weight.half().to(weight.dtype), weight):
+            return half.make(weight, bias)
+        return TiledLinear(HalfTiles(weight), bias)  # bfloat16 beyond float16's range
+
+    sizes = _TILE_SIZES if device.kind == "cpu" else _CUDA_TILE_SIZES
+    return tuple(Layout(f"tiles of {size >> 10}k", make, tile_elements=size) for size in sizes)
 
 
 def _int8(kind: str) -> tuple[Layout, ...]:
@@ -186,7 +245,7 @@ def _grouped(weight: Tensor, group: int | None) -> GroupedWeight | None:
     return None if wanted is None else quantize_grouped(weight, wanted)
 
 
-def _fastest(device: Device, layouts: tuple[Layout, ...], sample: Tensor) -> Layout:
+def _fastest(device: Device, layouts: tuple[Layout, ...], sample: Weight) -> Layout:
     """The layout with the least time over all row counts; the first where it is close."""
     if len(layouts) == 1:
         return layouts[0]
@@ -197,13 +256,13 @@ def _fastest(device: Device, layouts: tuple[Layout, ...], sample: Tensor) -> Lay
 
 
 @torch.inference_mode()
-def _seconds(device: Device, layout: Layout, sample: Tensor) -> float:
-    linear = layout.make(sample, None)
+def _seconds(device: Device, layout: Layout, sample: Weight) -> float:
+    linear = layout.hold(sample, None)
     # A processor's own time: what else the machine does changes no choice.
     now_s = time.thread_time if device.kind == "cpu" else time.perf_counter
     total = 0.0
     for count in _ROWS:
-        rows = torch.ones(count, sample.shape[1], device=sample.device, dtype=sample.dtype)
+        rows = torch.ones(count, sample.shape[1], device=device.torch_device, dtype=device.dtype)
         linear(rows)
         device.synchronize()
         times: list[float] = []

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from node.engine.tensor_bytes import num_bytes
 
-TILE_ELEMENTS = 1 << 18
-"""Dense at once: 1 MiB of float32, which a core's own cache holds."""
+TILE_ELEMENTS = 1 << 17
+"""Dense at once: half a MiB of float32, which a core's own cache holds beside the codes."""
 
 
 class Tiles(Protocol):
@@ -25,19 +25,23 @@ class Tiles(Protocol):
     @property
     def weight_bytes(self) -> int: ...
 
-    def dense(self, start: int, end: int) -> Tensor:
-        """Rows [start, end) as float32 (end - start, in), where activations are."""
+    def dense(self, start: int, end: int, space: Tensor) -> Tensor:
+        """Rows [start, end) as float32 (end - start, in), where activations are; may be in `space`
+        (end - start, in) float32, which keeps a step from asking for memory at every tile."""
         ...
 
 
 class TiledLinear:
     """y = x Wᵀ + b over a weight that is made dense tile by tile."""
 
-    __slots__ = ("_bias", "_tiles")
+    __slots__ = ("_bias", "_tile_elements", "_tiles")
 
-    def __init__(self, tiles: Tiles, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, tiles: Tiles, bias: Tensor | None = None, *, tile_elements: int = TILE_ELEMENTS
+    ) -> None:
         self._tiles = tiles
         self._bias = bias
+        self._tile_elements = tile_elements
 
     @property
     def weight_bytes(self) -> int:
@@ -45,11 +49,12 @@ class TiledLinear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         num_out, num_in = self._tiles.shape
-        stride = max(1, TILE_ELEMENTS // num_in)
+        stride = max(1, self._tile_elements // num_in)
         product = rows.new_empty((len(rows), num_out))
+        space = rows.new_empty((min(stride, num_out), num_in), dtype=torch.float32)
         for start in range(0, num_out, stride):
             end = min(start + stride, num_out)
-            dense = self._tiles.dense(start, end).to(rows.dtype)
+            dense = self._tiles.dense(start, end, space[: end - start]).to(rows.dtype)
             product[:, start:end] = F.linear(rows, dense)
         return product if self._bias is None else product.add_(self._bias)
 
@@ -58,12 +63,13 @@ class TiledLinear:
 
 
 class HalfTiles:
-    """A float16 weight."""
+    """A weight of 16 bits: float16, or bfloat16 as it is."""
 
     __slots__ = ("_weight",)
 
     def __init__(self, weight: Tensor) -> None:
-        self._weight = weight.to(torch.float16)
+        is_half = weight.dtype is torch.bfloat16
+        self._weight = weight if is_half else weight.to(torch.float16)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -73,8 +79,8 @@ class HalfTiles:
     def weight_bytes(self) -> int:
         return num_bytes(self._weight)
 
-    def dense(self, start: int, end: int) -> Tensor:
-        return self._weight[start:end].float()
+    def dense(self, start: int, end: int, space: Tensor) -> Tensor:
+        return space.copy_(self._weight[start:end])
 
 
 class CodeTiles:
@@ -94,10 +100,10 @@ class CodeTiles:
     def weight_bytes(self) -> int:
         return num_bytes(self._codes, self._scale, self._least)
 
-    def dense(self, start: int, end: int) -> Tensor:
+    def dense(self, start: int, end: int, space: Tensor) -> Tensor:
         codes, scale = self._codes[start:end], self._scale[start:end].float()
         if self._least is None:
-            return codes.float().mul_(scale)
+            return space.copy_(codes).mul_(scale)
         pairs = torch.stack((codes & 15, codes >> 4), dim=-1)
         grouped = pairs.view(len(codes), scale.shape[1], -1).float()
         grouped.mul_(scale.unsqueeze(-1)).add_(self._least[start:end].float().unsqueeze(-1))

@@ -476,6 +476,8 @@ class ModelSpec(_message.Message):
     EMBEDDING_SCALE_FIELD_NUMBER: _builtins.int
     LOGIT_SOFTCAP_FIELD_NUMBER: _builtins.int
     WEIGHT_FORMAT_FIELD_NUMBER: _builtins.int
+    STORED_LAYER_BITS_FIELD_NUMBER: _builtins.int
+    STORED_END_BITS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """the name clients use"""
     architecture: _builtins.str
@@ -538,6 +540,10 @@ class ModelSpec(_message.Message):
     """soft cap on logits; absent: none"""
     weight_format: _builtins.str
     """numbers of the weights on every node, e.g. "fp16"; empty: the compute dtype's"""
+    stored_layer_bits: _builtins.float
+    """of a weight of the file's largest layer; for "stored" """
+    stored_end_bits: _builtins.float
+    """of a weight of the LM head in the file; for "stored" """
     @_builtins.property
     def rope_scaling(self) -> Global___RopeScaling:
         """absent: none"""
@@ -592,10 +598,12 @@ class ModelSpec(_message.Message):
         embedding_scale: _builtins.float | None = ...,
         logit_softcap: _builtins.float | None = ...,
         weight_format: _builtins.str = ...,
+        stored_layer_bits: _builtins.float | None = ...,
+        stored_end_bits: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "attention_scale", b"attention_scale", "attention_softcap", b"attention_softcap", "embedding_scale", b"embedding_scale", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "rope_scaling", b"rope_scaling", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "_stored_end_bits", b"_stored_end_bits", "_stored_layer_bits", b"_stored_layer_bits", "attention_scale", b"attention_scale", "attention_softcap", b"attention_softcap", "embedding_scale", b"embedding_scale", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "rope_scaling", b"rope_scaling", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "stored_end_bits", b"stored_end_bits", "stored_layer_bits", b"stored_layer_bits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "activation", b"activation", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "attention_scale", b"attention_scale", "attention_sinks", b"attention_sinks", "attention_softcap", b"attention_softcap", "context_tokens_max", b"context_tokens_max", "embedding_scale", b"embedding_scale", "eos_token_ids", b"eos_token_ids", "experts_per_token", b"experts_per_token", "full_attention_layers", b"full_attention_layers", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "keeps_expert_shares", b"keeps_expert_shares", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_experts", b"num_experts", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "post_norms", b"post_norms", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "tie_embeddings", b"tie_embeddings", "unrotated_layers", b"unrotated_layers", "vocab_size", b"vocab_size", "weight_format", b"weight_format"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale", "_attention_softcap", b"_attention_softcap", "_embedding_scale", b"_embedding_scale", "_local_rope_theta", b"_local_rope_theta", "_logit_softcap", b"_logit_softcap", "_rope_scaling", b"_rope_scaling", "_rotary_dim", b"_rotary_dim", "_sliding_window_tokens", b"_sliding_window_tokens", "_stored_end_bits", b"_stored_end_bits", "_stored_layer_bits", b"_stored_layer_bits", "activation", b"activation", "architecture", b"architecture", "attention_bias", b"attention_bias", "attention_output_bias", b"attention_output_bias", "attention_scale", b"attention_scale", "attention_sinks", b"attention_sinks", "attention_softcap", b"attention_softcap", "context_tokens_max", b"context_tokens_max", "embedding_scale", b"embedding_scale", "eos_token_ids", b"eos_token_ids", "experts_per_token", b"experts_per_token", "full_attention_layers", b"full_attention_layers", "head_dim", b"head_dim", "hidden_size", b"hidden_size", "intermediate_size", b"intermediate_size", "keeps_expert_shares", b"keeps_expert_shares", "local_rope_theta", b"local_rope_theta", "logit_softcap", b"logit_softcap", "mlp_bias", b"mlp_bias", "model_id", b"model_id", "norm_eps", b"norm_eps", "num_experts", b"num_experts", "num_heads", b"num_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "post_norms", b"post_norms", "qk_norm", b"qk_norm", "rope_scaling", b"rope_scaling", "rope_theta", b"rope_theta", "rotary_dim", b"rotary_dim", "sliding_window_tokens", b"sliding_window_tokens", "stored_end_bits", b"stored_end_bits", "stored_layer_bits", b"stored_layer_bits", "tie_embeddings", b"tie_embeddings", "unrotated_layers", b"unrotated_layers", "vocab_size", b"vocab_size", "weight_format", b"weight_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attention_scale: _TypeAlias = _typing.Literal["attention_scale"]  # noqa: Y015
     _WhichOneofArgType__attention_scale: _TypeAlias = _typing.Literal["_attention_scale", b"_attention_scale"]  # noqa: Y015
@@ -613,6 +621,10 @@ class ModelSpec(_message.Message):
     _WhichOneofArgType__rotary_dim: _TypeAlias = _typing.Literal["_rotary_dim", b"_rotary_dim"]  # noqa: Y015
     _WhichOneofReturnType__sliding_window_tokens: _TypeAlias = _typing.Literal["sliding_window_tokens"]  # noqa: Y015
     _WhichOneofArgType__sliding_window_tokens: _TypeAlias = _typing.Literal["_sliding_window_tokens", b"_sliding_window_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__stored_end_bits: _TypeAlias = _typing.Literal["stored_end_bits"]  # noqa: Y015
+    _WhichOneofArgType__stored_end_bits: _TypeAlias = _typing.Literal["_stored_end_bits", b"_stored_end_bits"]  # noqa: Y015
+    _WhichOneofReturnType__stored_layer_bits: _TypeAlias = _typing.Literal["stored_layer_bits"]  # noqa: Y015
+    _WhichOneofArgType__stored_layer_bits: _TypeAlias = _typing.Literal["_stored_layer_bits", b"_stored_layer_bits"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__attention_scale) -> _WhichOneofReturnType__attention_scale | None: ...
     @_typing.overload
@@ -629,6 +641,10 @@ class ModelSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rotary_dim) -> _WhichOneofReturnType__rotary_dim | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sliding_window_tokens) -> _WhichOneofReturnType__sliding_window_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_end_bits) -> _WhichOneofReturnType__stored_end_bits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_layer_bits) -> _WhichOneofReturnType__stored_layer_bits | None: ...
 
 Global___ModelSpec: _TypeAlias = ModelSpec  # noqa: Y015
 
