@@ -8,7 +8,6 @@ bytes; decodes do not wait for prompts there. KV is reserved along the whole cha
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 from plait.types import LayerSpan
@@ -20,6 +19,7 @@ from scheduler.simulation.report import Outcome
 from scheduler.simulation.state import Chunk, Hop, Item, Node, Request
 from scheduler.simulation.strategy import Strategy
 from scheduler.simulation.trace import Arrival
+from scheduler.simulation.ways import Ways
 
 CHUNK_TOKENS: Final = 256
 DETECT_S: Final = 4.0
@@ -49,6 +49,7 @@ class Engine:
         self.now_s = 0.0
         self.nodes = [Node(patience=Patience(group_max)) for _ in pool.ground.machines]
         self._is_patient = group_max > 0
+        self._ways = Ways(pool)
         self._gateway = Gateway(pool.gateway_s)
         self._strategy = strategy
         self._batch_max = batch_max
@@ -130,11 +131,11 @@ class Engine:
         request.epoch += 1
         request.opened_s = self.now_s
         need = request.kv_tokens
-        for hop in route:
+        for stage, hop in enumerate(route):
             node = self.nodes[hop.node]
             node.kv_free -= need
             node.requests[request.number] = request
-            node.patience.opened()
+            node.patience.opened(self._ways.travel_s(route, stage), len(node.requests))
         self._strategy.reserved(self, route)
         self._gateway.admit(request, self.now_s)
         self._pass_gateway()
@@ -150,7 +151,7 @@ class Engine:
     def _send_prompt(self, request: Request) -> None:
         route = request.route
         first = route[0].node
-        at_s = self.now_s + self._opening_s(route) + self._gateway_s(first)
+        at_s = self.now_s + self._ways.opening_s(route) + self._ways.gateway_s(first)
         # What was generated before a chain broke is read again.
         left = request.arrival.prompt_tokens + request.num_generated
         while left > 0:
@@ -178,7 +179,8 @@ class Engine:
         if self._is_patient and self._waits(at, node):
             return
         waiting = [item for item in node.decodes if item[0].epoch == item[1]]
-        items, node.decodes = waiting[: self._batch_max], waiting[self._batch_max :]
+        most = 1 if self._is_patient and node.patience.is_roomy else self._batch_max
+        items, node.decodes = waiting[:most], waiting[most:]
         chunks: list[Chunk] = []
         tokens = 0
         while node.chunks and tokens + node.chunks[0][3] <= max(self._chunk_tokens, 1):
@@ -227,7 +229,7 @@ class Engine:
         if node.epoch != epoch:
             return
         node.is_busy = False
-        node.patience.ended(took_s)
+        node.patience.ended(len(items) + len(chunks), took_s, self.now_s)
         onward: dict[int, list[Item]] = {}
         back: dict[int, list[Item]] = {}
         for request, born, stage in items:
@@ -238,14 +240,16 @@ class Engine:
                 continue
             if stage + 1 < len(request.route):
                 chunk: Chunk = (request, born, stage + 1, tokens, is_final)
-                self._send_chunk(at, node, request.route[stage + 1].node, chunk)
+                to = request.route[stage + 1].node
+                there_s = self._ways.chunk_arrives_s(self.now_s, at, node, to, tokens)
+                self._at(there_s, _CHUNK, (to, chunk))
             elif is_final:
                 self._advance(request, stage, onward, back)
         for to, group in onward.items():
-            num_bytes = len(group) * self.pool.ground.activation_bytes
-            self._send(at, node, to, num_bytes, group)
+            there_s = self._ways.decodes_arrive_s(self.now_s, at, node, to, len(group))
+            self._at(there_s, _DECODES, (to, group))
         for to, group in back.items():
-            self._at(self.now_s + self._half_rtt_s(at, to), _DECODES, (to, group))
+            self._at(self.now_s + self._ways.half_rtt_s(at, to), _DECODES, (to, group))
         if node.decodes or node.chunks:
             self._start(at, node)
 
@@ -263,7 +267,7 @@ class Engine:
             onward.setdefault(route[stage + 1].node, []).append(item)
             return
         request.num_generated += 1
-        seen_s = self.now_s + self._gateway_s(route[-1].node)
+        seen_s = self.now_s + self._ways.gateway_s(route[-1].node)
         request.last_s = seen_s
         if request.first_s is None:
             request.first_s = seen_s
@@ -273,33 +277,6 @@ class Engine:
             self._dispatch()
             return
         back.setdefault(route[0].node, []).append((request, request.epoch, 0))
-
-    def _send(self, at: int, node: Node, to: int, num_bytes: float, group: list[Item]) -> None:
-        machines = self.pool.ground.machines
-        begin_s = max(self.now_s, node.decode_link_s)
-        node.decode_link_s = begin_s + num_bytes / machines[at].up_bytes_per_s
-        through_s = num_bytes / min(machines[at].up_bytes_per_s, machines[to].down_bytes_per_s)
-        self._at(begin_s + through_s + self._half_rtt_s(at, to), _DECODES, (to, group))
-
-    def _send_chunk(self, at: int, node: Node, to: int, chunk: Chunk) -> None:
-        machines = self.pool.ground.machines
-        num_bytes = chunk[3] * self.pool.ground.activation_bytes
-        begin_s = max(self.now_s, node.prompt_link_s, node.decode_link_s)
-        node.prompt_link_s = begin_s + num_bytes / machines[at].up_bytes_per_s
-        through_s = num_bytes / min(machines[at].up_bytes_per_s, machines[to].down_bytes_per_s)
-        self._at(begin_s + through_s + self._half_rtt_s(at, to), _CHUNK, (to, chunk))
-
-    def _opening_s(self, route: tuple[Hop, ...]) -> float:
-        """The chain opens hop by hop, and each answers the one before it."""
-        hops_s = sum(self._half_rtt_s(a.node, b.node) for a, b in pairwise(route))
-        return 2 * (self._gateway_s(route[0].node) + hops_s)
-
-    def _gateway_s(self, at: int) -> float:
-        return self.pool.coordinator_rtt_s[at] / 2 + self.pool.frame_s
-
-    def _half_rtt_s(self, a: int, b: int) -> float:
-        machines = self.pool.ground.machines
-        return self.pool.ground.rtt_s(machines[a], machines[b]) / 2 + self.pool.frame_s
 
     # --- ends and changes ---------------------------------------------------------------------
 

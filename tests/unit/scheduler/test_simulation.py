@@ -125,14 +125,14 @@ def test_a_group_that_shared_a_step_stays_together_where_nodes_are_patient() -> 
 
 def test_patience_ends_with_its_limit_and_groups_that_part_are_let_go() -> None:
     patience = Patience(group_max=6)
-    patience.ended(0.02)
+    patience.ended(2, 0.02, 0.0)
     patience.started([1, 2])
     assert patience.waits_until(1.0, {1}, 2) == pytest.approx(1.01)
     again = patience.waits_until(1.01, {1}, 2)  # a moment for anybody else
     assert again == pytest.approx(1.01 + 0.03 * 0.02)
     assert patience.waits_until(1.011, {1}, 2) is None
     patience.started([1])
-    patience.ended(0.02)
+    patience.ended(1, 0.02, 2.0)
     until_s = patience.waits_until(2.0, {1}, 2)
     assert until_s is not None and until_s < 2.001
     assert patience.waits_until(2.0, {1, 2}, 2) is None
@@ -150,13 +150,13 @@ def test_groups_that_never_meet_are_merged_after_some_steps_and_less_and_less_of
     waits = []
     for step in range(40):
         patience.started([1])
-        patience.ended(0.01)
+        patience.ended(1, 0.01, float(step))
         until_s = patience.waits_until(float(step), {1}, 2)
         while until_s is not None:
             waits.append((step, round(until_s - step, 4)))
             until_s = patience.waits_until(until_s, {1}, 2)
     assert [step for step, wait_s in waits if wait_s > 0.01] == [7, 23]
-    patience.opened()
+    patience.opened(0.0, 2)
     assert patience.waits_until(100.0, {1}, 2) == pytest.approx(100.0003)
 
 
