@@ -42,6 +42,13 @@ def run(
             help="MODEL=WEIGHT: how models share the pool, once each.", show_default="equally"
         ),
     ] = None,
+    current: Annotated[
+        Path | None,
+        typer.Option(
+            help="A plan that was made before (--out): FILE is the pool as it is now, and few "
+            "nodes move."
+        ),
+    ] = None,
     stages_max: Annotated[
         int | None, typer.Option("--max-stages", min=1, help="Stages of a chain at most.")
     ] = None,
@@ -67,7 +74,7 @@ def run(
     from plait.cli.plan_own import plan_own
     from scheduler.planning.ground import Wish
 
-    asked = asked_of(model or (), demand or (), kv_tokens=kv_tokens)
+    asked = asked_of(model or (), demand or (), kv_tokens=kv_tokens, current=current)
     table = read_table(file)
     wish = Wish(
         stages_max=stages_max,
@@ -92,6 +99,8 @@ def _plan_cluster(table: "Table", file: Path, asked: "Asked", wish: "Wish", show
 
     if wish.tpot_s_max is not None:
         raise ConfigError("a cluster's file has no token times: --slo-tpot-ms is for pools")
+    if asked.current is not None:
+        raise ConfigError("a cluster is planned anew: --current is for pools")
     if asked.models:
         raise ConfigError("a cluster's file is of one model already: --model is for pools")
     cluster = read_cluster(table, str(file))
@@ -109,4 +118,5 @@ def _plan_nominal(table: "Table", file: Path, asked: "Asked", wish: "Wish", show
     from plait.cli.plan_nominal import read_nominal
 
     model = asked.only("pools of nominal figures are planned")
-    plan_ground(read_nominal(table, str(file), model), wish, shown)
+    pool = read_nominal(table, str(file), model)
+    plan_ground(pool, wish, shown, file=file, current=asked.current)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plait.cli.plan_asked import Asked, demand_of, specs_of
+from plait.cli.plan_current import read_current
+from plait.cli.plan_moves import Moves, moves_json, show_moves
 from plait.cli.plan_output import Shown, counted, write_plan
 from plait.errors import ConfigError
 
@@ -22,6 +24,7 @@ def plan_own(table: "Table", file: Path, asked: Asked, wish: "Wish", shown: Show
     """Plan as a network of these nodes would. Raises ConfigError, ModelError, UnavailableError."""
     from rich.console import Console
 
+    from plait.cli.plan_own_again import plan_from
     from plait.cli.plan_pool import pool_of
     from plait.cli.solver import Solver
 
@@ -29,15 +32,22 @@ def plan_own(table: "Table", file: Path, asked: Asked, wish: "Wish", shown: Show
     problem = problem_of(described, asked, file, time_limit_s=wish.time_limit_s)
     if wish.stages_max is not None or wish.tpot_s_max is not None:
         asked.only("--max-stages and --slo-tpot-ms are")
-        _plan_wished(problem, wish, shown)
+        _plan_wished(problem, asked, wish, shown, file)
         return
-    plan = Solver().allocate(problem)
+    moves: Moves | None = None
+    if asked.current is None:
+        plan = Solver().allocate(problem)
+    else:
+        plan, problem, moves = plan_from(problem, read_current(asked.current), file)
     content = plan_json(plan, problem)
     write_plan(shown.out, content)
     if shown.as_json:
-        print(json.dumps(content, indent=1))
-    else:
-        show_plan(Console(), plan, problem)
+        print(json.dumps(content | (moves_json(moves) if moves is not None else {}), indent=1))
+        return
+    console = Console()
+    show_plan(console, plan, problem)
+    if moves is not None:
+        show_moves(console, moves)
 
 
 def problem_of(
@@ -64,7 +74,9 @@ def problem_of(
     )
 
 
-def _plan_wished(problem: "AllocationProblem", wish: "Wish", shown: Shown) -> None:
+def _plan_wished(
+    problem: "AllocationProblem", asked: Asked, wish: "Wish", shown: Shown, file: Path
+) -> None:
     """What networks plan by themselves knows no wishes: these go to the planner of pools."""
     from plait.cli.plan_ground import plan_ground
     from plait.cli.plan_nominal import NominalPool
@@ -73,7 +85,8 @@ def _plan_wished(problem: "AllocationProblem", wish: "Wish", shown: Shown) -> No
 
     spec = problem.models[0]
     ground = ground_of(ChainPlanner(problem, spec), [node.node_id for node in problem.nodes])
-    plan_ground(NominalPool(ground, spec.model_id, ()), wish, shown)
+    pool = NominalPool(ground, spec.model_id, ())
+    plan_ground(pool, wish, shown, file=file, current=asked.current)
 
 
 def plan_json(plan: "Allocation", problem: "AllocationProblem") -> dict[str, object]:

@@ -24,7 +24,8 @@ def gap_percent(rate: float, bound: float) -> float:
 
 
 def pool_file(pool: "NominalPool", plan: "PoolPlan") -> dict[str, object]:
-    """{"pipelines": [[{"node", "start", "end"}, ...], ...]}."""
+    """{"pipelines": [[{"node", "start", "end"}, ...], ...]}, and what a later plan that starts
+    from this one has to know."""
     pipelines = []
     for chain in plan.chains:
         stages: list[dict[str, object]] = []
@@ -34,7 +35,11 @@ def pool_file(pool: "NominalPool", plan: "PoolPlan") -> dict[str, object]:
             stages.append({"node": node_id, "start": at, "end": at + layers})
             at += layers
         pipelines.append(stages)
-    return {"pipelines": pipelines}
+    return {
+        "pipelines": pipelines,
+        "model": pool.model,
+        "chain_tokens_per_s": [round(chain.rate, 3) for chain in plan.chains],
+    }
 
 
 def cluster_file(cluster: "Cluster", plan: "ClusterPlan") -> dict[str, object]:
@@ -48,7 +53,6 @@ def pool_json(pool: "NominalPool", plan: "PoolPlan", solve_ms: int) -> dict[str,
     machines = pool.ground.machines
     return {
         **pool_file(pool, plan),
-        "model": pool.model,
         "tokens_per_s": round(plan.rate_per_s, 3),
         "bound_tokens_per_s": round(plan.bound_per_s, 3) if is_bounded else None,
         "gap_percent": (
@@ -110,6 +114,8 @@ def show_pool(
         bound = "no plan of these nodes carries more"
     elif plan.solver == "greedy":
         bound = "no bound is known"
+    elif plan.solver == "repair":
+        bound = f"no plan from nothing exceeds {plan.bound_per_s:.1f}"
     console.print(
         f"{pool.model}: {len(plan.chains)} chains, {plan.rate_per_s:.1f} tokens/s; {bound} "
         f"({plan.solver}, {plan.status}, {solve_ms} ms); {len(plan.idle)} nodes stand by"

@@ -63,7 +63,8 @@ def moved(problem: AllocationProblem, placements: Iterable[Placement]) -> Moved:
         for layer in range(placement.span.start, placement.span.end):
             if kept is not None and kept.start <= layer < kept.end:
                 continue
-            size_bytes = _layer_bytes(spec, layer, dtypes[node_id])
+            is_twice = layer == spec.num_layers - 1 and placement.span.start == 0
+            size_bytes = _layer_bytes(spec, layer, dtypes[node_id], is_twice=is_twice)
             num_layers += 1
             num_bytes += size_bytes
             if not cached.has(node_id, spec.model_id, layer):
@@ -80,7 +81,9 @@ def moved(problem: AllocationProblem, placements: Iterable[Placement]) -> Moved:
     )
 
 
-def _layer_bytes(spec: ModelSpec, layer: int, dtype: DType) -> int:
-    """Its weights; with the embedding of the first, the head of the last."""
-    ends = (layer == 0) + (layer == spec.num_layers - 1)
+def _layer_bytes(spec: ModelSpec, layer: int, dtype: DType, *, is_twice: bool) -> int:
+    """Its weights; with the embedding of the first, the head of the last. Where one matrix is both
+    (`is_twice`: the node holds the first layer too), it is read once."""
+    is_last = layer == spec.num_layers - 1
+    ends = (layer == 0) + (is_last and not (is_twice and spec.tie_embeddings))
     return spec.layer_bytes(dtype) + ends * spec.embedding_bytes(dtype)

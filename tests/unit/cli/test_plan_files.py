@@ -166,7 +166,8 @@ def test_a_pool_is_planned_shown_and_written(tmp_path: Path) -> None:
     assert plan["tokens_per_s"] <= plan["bound_tokens_per_s"]
     assert plan["front"] and plan["one_more"][0]["tokens_per_s"] > 0
     written = json.loads(out.read_text("utf-8"))
-    assert written == {"pipelines": plan["pipelines"]}
+    assert written == {name: plan[name] for name in ("pipelines", "model", "chain_tokens_per_s")}
+    assert sum(written["chain_tokens_per_s"]) == pytest.approx(plan["tokens_per_s"], rel=1e-3)
     for stages in written["pipelines"]:
         edges = [0, *(stage["end"] for stage in stages)]
         assert [stage["start"] for stage in stages] == edges[:-1] and edges[-1] == 64
