@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from coordinator.shell.store import Store, open_store
 from node.agent.identity import NodeCredentials
 from plait.clock import Clock, SystemClock
 from plait.crypto.certificates import COORDINATOR_NAME
+from plait.types import ModelSpec
 from plait.wire.channel import secure_channel, server_options
 from plait.wire.v1 import control_pb2_grpc
 from tests.kit.inbox import ListInbox
@@ -42,9 +43,14 @@ AddServices = Callable[[aio.Server, Store, ListInbox], None]
 
 @contextlib.asynccontextmanager
 async def running_network(
-    folder: Path, *, clock: Clock | None = None, add_public: AddServices | None = None
+    folder: Path,
+    *,
+    clock: Clock | None = None,
+    add_public: AddServices | None = None,
+    specs: Sequence[ModelSpec] = (),
 ) -> AsyncIterator[Network]:
-    """Both doors, until the block ends. `add_public` adds services to the public one."""
+    """Both doors, until the block ends. `add_public` adds services to the public one; `specs` are
+    served, by nobody yet."""
     clock = clock if clock is not None else SystemClock()
     authority = Authority.open(folder / "keys", clock, names=("localhost", "127.0.0.1"))
     inbox = ListInbox()
@@ -57,7 +63,7 @@ async def running_network(
             EnrolmentService(
                 enrolment,
                 Preflight(
-                    tokens=store.tokens, nodes=store.nodes, specs=(), views=None, clock=clock
+                    tokens=store.tokens, nodes=store.nodes, specs=specs, views=None, clock=clock
                 ),
                 ticket_key=authority.tickets.public_bytes,
                 node_address=f":{node_port}",
