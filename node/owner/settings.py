@@ -91,8 +91,8 @@ def _from_file(path: Path, *, is_required: bool) -> Iterator[tuple[str, str, obj
         raise _wrong(str(path), "is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
-        place = f"{path}:{line[1]}" if line else str(path)
-        raise _wrong(place, f"is not TOML: {error}") from None
+        number = int(line[1]) if line else max(1, len(text.splitlines()))
+        raise _wrong(f"{path}:{number}", f"is not TOML: {error}") from None
     for key, raw in parsed.items():
         if key == GROUP and isinstance(raw, dict):
             for name, inner in raw.items():
