@@ -157,7 +157,7 @@ def _conclude(
     planning.shortages = {lack.model_id: lack for lack in lacking}
     if allocation is not None:
         planning.error = None
-        _apply(state, allocation)
+        _apply(state, allocation, problem)
     else:
         planning.error = reason
         if not planning.is_relaxed and uncovered(state) and _has_idle(state):
@@ -185,11 +185,18 @@ def _has_idle(state: CoreState) -> bool:
     return any(is_placed(n) and not n.pipelines for n in state.nodes.values())
 
 
-def _apply(state: CoreState, allocation: Allocation) -> None:
+def _apply(state: CoreState, allocation: Allocation, problem: AllocationProblem) -> None:
     """Assign what still fits the present: the world went on while the solver thought."""
     planning = state.planning
     planning.in_force, planning.in_force_epoch = allocation, planning.epoch
     _count_moves(state.counters, allocation)
+    planning.changes.note(
+        allocation,
+        problem,
+        at_ms=state.now_ms,
+        epoch=planning.epoch,
+        is_relaxed=planning.is_relaxed,
+    )
     is_incomplete = False
     for placement in allocation.placements:
         node = state.nodes.get(placement.node_id)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from coordinator.core.changes import PlanChanges
 from coordinator.core.counters import Counters
 from coordinator.core.demand import Demand
 from coordinator.core.effects import Effect
@@ -269,6 +270,7 @@ class Planning:
     in_force_epoch: int = 0
     error: Reason | None = None
     shortages: dict[ModelId, Shortage] = field(default_factory=dict)
+    changes: PlanChanges = field(default_factory=PlanChanges)
 
 
 class CoreState:

@@ -166,6 +166,19 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChangeView:
+    """A plan that moved something, `age_ms` ago. `cause`: newcomers, repair, replan."""
+
+    age_ms: int
+    epoch: int
+    cause: str
+    tokens_per_s: float
+    moved_nodes: int
+    moved_bytes: int
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountersView:
     """Totals since the coordinator's start."""
 
@@ -194,7 +207,8 @@ class DepartedView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkView:
     """The whole network at `now_ms` (monotonic ms of the coordinator). `departed` are the nodes
-    that left and that requests still name."""
+    that left and that requests still name; `changes` are the last plans that moved something, the
+    newest first."""
 
     network_id: str
     software_version: str
@@ -206,3 +220,4 @@ class NetworkView:
     plan: PlanView | None
     counters: CountersView
     departed: tuple[DepartedView, ...] = ()
+    changes: tuple[PlanChangeView, ...] = ()

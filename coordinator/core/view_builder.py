@@ -11,6 +11,7 @@ from coordinator.core.view import (
     ModelView,
     NetworkView,
     NodeView,
+    PlanChangeView,
     PlanView,
     RequestView,
 )
@@ -36,6 +37,7 @@ def build_view(
         plan=_plan_view(state),
         counters=_counters_view(state),
         departed=_departed(state, requests),
+        changes=_changes(state, now_ms),
     )
 
 
@@ -179,6 +181,21 @@ def _plan_view(state: CoreState) -> PlanView | None:
         moved_nodes=plan.moved_nodes,
         moved_bytes=plan.moved_bytes,
         fetched_bytes=plan.fetched_bytes,
+    )
+
+
+def _changes(state: CoreState, now_ms: int) -> tuple[PlanChangeView, ...]:
+    return tuple(
+        PlanChangeView(
+            age_ms=now_ms - change.at_ms,
+            epoch=change.epoch,
+            cause=change.cause,
+            tokens_per_s=change.tokens_per_s,
+            moved_nodes=change.moved_nodes,
+            moved_bytes=change.moved_bytes,
+            fetched_bytes=change.fetched_bytes,
+        )
+        for change in state.planning.changes.newest()
     )
 
 

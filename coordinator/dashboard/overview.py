@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from coordinator.core.view import ModelView, PlanView, RequestView
+from coordinator.core.view import ModelView, PlanChangeView, PlanView, RequestView
 from coordinator.dashboard import figures
 from coordinator.dashboard.markup import button, chip, meter, row, section, sparkline, table, text
 from coordinator.dashboard.snapshot import Snapshot
 from plait.wire.telemetry import PresenceState
 
 REQUESTS_SHOWN: Final = 20
+CHANGES_SHOWN: Final = 5
 DEPARTED_SHOWN: Final = 8
 DEPARTED_SHOWN_MS: Final = 600_000
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
@@ -109,7 +110,7 @@ def draw_plan(snapshot: Snapshot) -> str:
     body = (
         '<p class="empty">No plan yet: it is made when nodes have measured themselves.</p>'
         if plan is None
-        else _plan_facts(plan)
+        else _plan_facts(plan) + _changes(snapshot.view.changes)
     )
     panels = section("Plan", body, aside=again, id_="plan") + _telemetry(snapshot)
     return f'<div class="pair">{panels}</div>'
@@ -133,6 +134,19 @@ def _plan_facts(plan: PlanView) -> str:
     )
     warnings = "".join(f'<li class="warning">{text(warning)}</li>' for warning in plan.warnings)
     return _facts(facts) + (f'<ul class="warnings">{warnings}</ul>' if warnings else "")
+
+
+def _changes(changes: tuple[PlanChangeView, ...]) -> str:
+    """The last plans that moved something: when, why, and how much."""
+    items = "".join(
+        f'<li data-key="change-{change.epoch}">{chip(change.cause, "calm")} '
+        f"plan #{change.epoch}: {change.moved_nodes} nodes moved, "
+        f"{figures.num_bytes(change.moved_bytes)} to load, "
+        f"{figures.num_bytes(change.fetched_bytes)} of them to fetch "
+        f'<span class="faint">{_ago(change.age_ms)}</span></li>'
+        for change in changes[:CHANGES_SHOWN]
+    )
+    return f'<ul class="departed" aria-label="What plans moved">{items}</ul>' if items else ""
 
 
 def _telemetry(snapshot: Snapshot) -> str:

@@ -55,7 +55,7 @@ class Solver:
         if self._waiting.full():
             old = self._waiting.get_nowait()
             message = f"a newer plan ({effect.epoch}) was asked for"
-            self._answer(old.epoch, (Reason(code="superseded", message=message), ()))
+            self._answer(old, (Reason(code="superseded", message=message), ()))
         self._waiting.put_nowait(effect)
 
     async def run(self) -> None:
@@ -63,12 +63,13 @@ class Solver:
         try:
             while True:
                 effect = await self._waiting.get()
-                self._answer(effect.epoch, await self._solve(effect))
+                self._answer(effect, await self._solve(effect))
         finally:
             await self._kill()
 
-    def _answer(self, epoch: int, reply: Answer) -> None:
+    def _answer(self, effect: fx.SolveAllocation, reply: Answer) -> None:
         answer, shortages = reply
+        epoch = effect.epoch
         if isinstance(answer, Reason):
             log.info("plan_failed", epoch=epoch, reason=answer.code, message=answer.message)
             event = ev.AllocationSolved(
@@ -83,6 +84,10 @@ class Solver:
                 solve_ms=answer.solve_ms,
                 placements=len(answer.placements),
                 tokens_per_s=round(answer.objective_tokens_per_s, 2),
+                is_repair=effect.problem.is_repair,
+                moved_nodes=answer.moved_nodes,
+                moved_bytes=answer.moved_bytes,
+                fetched_bytes=answer.fetched_bytes,
             )
             event = ev.AllocationSolved(epoch=epoch, allocation=answer, shortages=shortages)
         self._inbox.post(event)

@@ -15,6 +15,7 @@ from coordinator.core.view import (
     ModelView,
     NetworkView,
     NodeView,
+    PlanChangeView,
     PlanView,
     RequestView,
 )
@@ -31,6 +32,7 @@ _PARTS: Final = {
     "considered": ChainView,
     "hops": MeasuredHopView,
     "departed": DepartedView,
+    "changes": PlanChangeView,
 }
 T = TypeVar("T")
 

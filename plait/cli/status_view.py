@@ -12,6 +12,7 @@ from plait.cli.fields import NOTHING, Fields
 DASH: Final = "-"
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
 REQUESTS_SHOWN: Final = 15
+CHANGES_SHOWN: Final = 3
 ID_COLUMNS: Final = 8
 STRIP_COLUMNS: Final = 64
 STYLES: Final = {
@@ -217,7 +218,20 @@ def _plan(view: Fields) -> Text:
         )
     for warning in plan.texts("warnings"):
         line.append(f"\n  {warning}", style="not bold yellow")
+    for change in view.many("changes")[:CHANGES_SHOWN]:
+        line.append(f"\n  {_change(change)}", style="not bold dim")
     return line
+
+
+def _change(change: Fields) -> str:
+    """A plan that moved something, as `2 min ago, repair: ...`."""
+    seconds = change.count("age_ms") // 1_000
+    age = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+    return (
+        f"{age} ago, {change.text('cause')} (plan #{change.count('epoch')}): "
+        f"{change.count('moved_nodes')} nodes moved, {change.number('moved_bytes') / 2**30:.2f} "
+        f"GiB to load, {change.number('fetched_bytes') / 2**30:.2f} GiB of them to fetch"
+    )
 
 
 def _counters(view: Fields) -> Text:

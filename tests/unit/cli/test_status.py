@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from coordinator.core.view import DepartedView
+from coordinator.core.view import DepartedView, PlanChangeView
 from plait.cli.fields import Fields
+from plait.cli.network_json import network_from_json
 from plait.cli.status_view import draw, layers, strip
 from plait.errors import FrameError
 from tests.unit.dashboard.fakes import network_view
@@ -153,3 +154,26 @@ def test_a_long_model_folds_and_missing_layers_stand_out() -> None:
     assert drawn.plain == "1" * 64 + "\n0+"
     assert layers(None) == "-"
     assert layers((3, 4)) == "3-3"
+
+
+def test_what_plans_moved_is_said_the_newest_few() -> None:
+    changes = tuple(
+        PlanChangeView(
+            age_ms=90_000 * (at + 1),
+            epoch=9 - at,
+            cause="repair",
+            tokens_per_s=3.0,
+            moved_nodes=at,
+            moved_bytes=3 << 29,
+            fetched_bytes=1 << 28,
+        )
+        for at in range(5)
+    )
+    view = dataclasses.replace(network_view(), changes=changes)
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert (
+        "1 min ago, repair (plan #9): 0 nodes moved, 1.50 GiB to load, 0.25 GiB of them to fetch"
+        in drawn
+    )
+    assert "plan #7" in drawn and "plan #6" not in drawn
+    assert network_from_json(json.dumps(dataclasses.asdict(view))).changes == changes

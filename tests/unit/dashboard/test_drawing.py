@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from coordinator.core.view import NetworkView
+from coordinator.core.view import NetworkView, PlanChangeView
 from coordinator.dashboard import access, figures, nodes, overview
 from coordinator.dashboard.live import parse_action
 from coordinator.dashboard.snapshot import SharedSnapshot, Snapshot
@@ -204,3 +204,20 @@ def test_an_action_is_cut_to_size() -> None:
     assert len(action.name) == 64
     assert len(action.value) == 512
     assert list(action.fields) == ["name"]
+
+
+def test_the_last_plans_that_moved_something_are_listed_and_escaped() -> None:
+    change = PlanChangeView(
+        age_ms=61_000,
+        epoch=6,
+        cause=EVIL,
+        tokens_per_s=1.0,
+        moved_nodes=2,
+        moved_bytes=3 << 30,
+        fetched_bytes=1 << 20,
+    )
+    shown = snapshot(dataclasses.replace(network_view(), changes=(change,)))
+    drawn = overview.draw_plan(shown)
+    assert EVIL not in drawn
+    assert "plan #6: 2 nodes moved, 3.0 GiB to load, 1.0 MiB of them to fetch" in drawn
+    assert "1 min ago" in drawn
