@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.core.machines import NodeState
 from coordinator.core.planning import uncovered
-from coordinator.core.state import CoreState
+from coordinator.core.state import CoreState, Loss
 from plait.types import LayerSpan, ModelSpec, missing_spans
 from scheduler.allocation.shortage import (
     Shortage,
@@ -57,7 +57,8 @@ def outlook(state: CoreState, spec: ModelSpec) -> Outlook:
     else:
         advice = f"{hope[0].upper()}{hope[1:]}. If not: {advice}"
         lack = f"{what}, {need}. {advice}"
-    is_short = known is not None and not hope
+    # Where somebody has held them, what lacks is that node: a client may try again.
+    is_short = known is not None and not hope and not _lost(state, spec, gaps)
     return Outlook(
         missing=missing,
         gaps=gaps,
@@ -126,23 +127,28 @@ def _return_hope(
     state: CoreState, spec: ModelSpec, gaps: Sequence[LayerSpan]
 ) -> tuple[str, int | None]:
     """Who was here lately may come back."""
-    lost = [
-        loss
-        for loss in state.losses.values()
-        if loss.model_id == spec.model_id
-        and loss.lost_ms + state.limits.rejoin_wait_ms > state.now_ms
-        and any(loss.span.start < gap.end and gap.start < loss.span.end for gap in gaps)
-    ]
+    rejoin_ms = state.limits.rejoin_wait_ms
+    lost = [n for n in _lost(state, spec, gaps) if n.lost_ms + rejoin_ms > state.now_ms]
     if lost:
         last = max(lost, key=lambda loss: loss.lost_ms)
         ago_s = (state.now_ms - last.lost_ms) // 1000
         who = f"the holder of layers {last.span}, {last.name}, left {ago_s} s ago and may come back"
-        return who, last.lost_ms + state.limits.rejoin_wait_ms
+        return who, last.lost_ms + rejoin_ms
     planning = state.planning
     until_ms = (state.started_ms or 0) + state.limits.return_wait_ms
     if planning.in_force is None and planning.error is None and until_ms > state.now_ms:
         return "the coordinator has just started, and nodes may be coming back", until_ms
     return "", None
+
+
+def _lost(state: CoreState, spec: ModelSpec, gaps: Sequence[LayerSpan]) -> list[Loss]:
+    """Nodes that held some of these layers, went without a word and have not come back."""
+    return [
+        loss
+        for loss in state.losses.values()
+        if loss.model_id == spec.model_id
+        and any(loss.span.start < gap.end and gap.start < loss.span.end for gap in gaps)
+    ]
 
 
 def _gaps_alone(state: CoreState, spec: ModelSpec, gaps: Sequence[LayerSpan]) -> Shortage:

@@ -68,14 +68,22 @@ class Children:
     log_dir: Path
     children: list[Child] = field(default_factory=list)
 
-    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Run `plait ARGUMENTS` with these variables on top of ours. Its own session: a Ctrl-C in
-        the terminal reaches us alone, and we stop it in order."""
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        prefix: Sequence[str] = (),
+    ) -> Child:
+        """Run `plait ARGUMENTS` with these variables on top of ours, by way of the command `prefix`
+        that becomes it. Its own session: a Ctrl-C in the terminal reaches us alone, and we stop
+        it in order."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         log_path = self.log_dir / f"{name.replace(' ', '-')}.log"
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "plait.cli.main", *arguments],
+                [*prefix, sys.executable, "-m", "plait.cli.main", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -29,7 +29,8 @@ LOOPBACK: Final = "127.0.0.1"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
     """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap. `advertise`
-    is what neighbours dial; None: where it listens. `options` are further words of its command."""
+    is what neighbours dial; None: where it listens. `options` are further words of its command,
+    `prefix` a command that becomes it."""
 
     name: str
     memory_bytes: int | None = None
@@ -37,6 +38,7 @@ class NodePlan:
     listen: str = f"{LOOPBACK}:0"
     advertise: str | None = None
     options: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,7 +70,7 @@ class LocalNetwork:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
         }
-        child = self.children.start(plan.name, arguments, environment)
+        child = self.children.start(plan.name, arguments, environment, prefix=plan.prefix)
         self.nodes[plan.name] = child
         return child
 
@@ -136,18 +138,25 @@ class LocalNetwork:
 
 @contextmanager
 def local_network(
-    *, home: Path, model: str, num_nodes: int, options: tuple[str, ...] = ()
+    *,
+    home: Path,
+    model: str,
+    num_nodes: int,
+    options: tuple[str, ...] = (),
+    host: str = LOOPBACK,
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[LocalNetwork]:
-    """Start a coordinator for `model` on free loopback ports; the first plan waits for
-    `num_nodes`. Everything stops at the end of the block."""
+    """Start a coordinator for `model` on free ports of `host`, by way of the command `prefix`; the
+    first plan waits for `num_nodes`. Everything stops at the end of the block."""
     own_home = home / "coordinator-home"
     own_home.mkdir(mode=0o700, parents=True)
     listens = ["--listen", "--node-listen", "--http-listen", "--mqtt-listen"]
     arguments = ["coordinator", "--model", model, "--min-nodes", str(num_nodes)]
-    arguments += [word for flag in listens for word in (flag, f"{LOOPBACK}:0")]
+    arguments += [word for flag in listens for word in (flag, f"{host}:0")]
     arguments += ["--plan-wait-s", "60", *options]
     with Children(home / "logs") as children:
-        coordinator = children.start("coordinator", arguments, {"PLAIT_HOME": str(own_home)})
+        environment = {"PLAIT_HOME": str(own_home)}
+        coordinator = children.start("coordinator", arguments, environment, prefix=prefix)
         profile = _wait_for_profile(own_home / "client.json", coordinator)
         with _channel(profile) as channel:
             yield LocalNetwork(home, children, coordinator, profile, channel)

@@ -35,14 +35,15 @@ def serving_network(
     num_stages: int,
     num_spares: int = 0,
     telemetry: tuple[str, ...] = ("--no-mqtt",),
+    kv_tokens: int = KV_TOKENS,
 ) -> Iterator[LocalNetwork]:
     """A network in which all nodes serve. Memory is capped so that every chain needs `num_stages`
     of them; `num_spares` join a running network, so they hold layers that others hold already.
     `telemetry` are the coordinator's options for its broker. Asserts before the block begins that a
     route takes `num_stages` nodes. All in fp32: memory is reckoned and answers are compared so."""
-    options = ("--kv-tokens", str(KV_TOKENS), "--weights", "fp32", *telemetry)
+    options = ("--kv-tokens", str(kv_tokens), "--weights", "fp32", *telemetry)
     with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
-        cap = cap_for_stages(spec, num_stages, KV_TOKENS)
+        cap = cap_for_stages(spec, num_stages, kv_tokens)
         for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
             for number in range(first, first + count):
                 network.start_node(NodePlan(name=f"node {number}", memory_bytes=cap))
@@ -76,9 +77,16 @@ def kill_and_restart_coordinator(
     )
 
 
-def rejoin_node(network: LocalNetwork, name: str, spec: ModelSpec, *, num_stages: int) -> None:
+def rejoin_node(
+    network: LocalNetwork,
+    name: str,
+    spec: ModelSpec,
+    *,
+    num_stages: int,
+    kv_tokens: int = KV_TOKENS,
+) -> None:
     """Start a node that has ended anew, with the papers and the cap that it had."""
-    cap = cap_for_stages(spec, num_stages, KV_TOKENS)
+    cap = cap_for_stages(spec, num_stages, kv_tokens)
     arguments = ["node", "join", "--name", name, "--listen", "127.0.0.1:0", "--threads", "1"]
     arguments += ["--device", "cpu", "--memory", f"{cap}B"]
     home = network.home / name.replace(" ", "-")
