@@ -30,6 +30,9 @@ class NodeConfig:
         kv_tokens_max: most KV slots to keep.
         chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
         has_telemetry: whether to publish figures over MQTT.
+        tensor_parallel: ranks that hold the node's stage together; 1: no group.
+        rank_listen: HOST:PORT where ranks of other machines join; empty: ranks are processes here.
+        secret_file: holds what those ranks have to know.
         owner: limits and rules of `node.toml`, and where each was set.
         drain_ms: how long running requests may take to end when the node is stopped.
     """
@@ -50,6 +53,9 @@ class NodeConfig:
     chunks_prompts: bool = True
     has_telemetry: bool = True
     drain_ms: int = 10_000
+    tensor_parallel: int = 1
+    rank_listen: str = ""
+    secret_file: Path | None = None
     owner: OwnerSettings = field(
         default_factory=lambda: OwnerSettings(limits=OwnerLimits(), sources={})
     )

@@ -25,14 +25,15 @@ from node.agent.runtime import NodeRuntime
 from node.agent.telemetry import TelemetryPublisher
 from node.agent.telemetry_address import broker_address, telemetry_of
 from node.agent.weights import OwnersGate, allows_model, open_weights
-from node.choices import memory_limit, own_addresses, pick_allowed, too_small
+from node.choices import memory_limit, own_addresses, pick_allowed
 from node.config import NodeConfig
 from node.core import NodeCore
 from node.core.effects import Exit
 from node.core.events import ModelOffered, StopAsked
 from node.core.machines import NodeState
 from node.core.state import Limits
-from node.engine.host import ThreadedEngineHost
+from node.engine.parallel.host import GroupEngineHost
+from node.grouping import RANK_DRAIN_MS, open_engine, rank_lost, unfit
 from node.owner.rules import WhyPaused
 from node.owner.watch import OwnerWatch
 from node.ports import EngineHost, NodePhase, Progress, ProgressSink
@@ -83,13 +84,8 @@ async def run(
         count=owner.count_weights,
         now_s=lambda: clock.monotonic_ms() / 1e3,
     )
-    engine = ThreadedEngineHost(
-        device,
-        partial(open_weights, gate=gate),
-        memory_bytes=memory_limit(config, device.kind),
-        kv_tokens_max=config.kv_tokens_max,
-        num_threads=config.num_threads,
-        chunks_prompts=config.chunks_prompts,
+    engine = await open_engine(
+        config, device, partial(open_weights, gate=gate), memory_limit(config, device.kind)
     )
     async with StatusKeeper(config.home, clock, progress) as status:
         node = Node(
@@ -99,8 +95,10 @@ async def run(
             clock,
             status.show,
             owner=owner,
-            refuses=partial(too_small, config, device),
+            refuses=partial(unfit, config, device),
         )
+        if isinstance(engine, GroupEngineHost):
+            engine.when_lost(node.lose_rank)
         return await node.run()
 
 
@@ -128,6 +126,7 @@ class Node:
         self._owner = owner
         self._refuses = refuses
         self._pausing: WhyPaused | None = None
+        self._lost_rank: str | None = None
         self._incarnation = clock.unix_ms()
         self._rng = random.Random(f"{credentials.node_id}/{self._incarnation}")
         self._exit: asyncio.Future[Exit] = loop.create_future()
@@ -201,6 +200,12 @@ class Node:
         if not self._exit.done():
             self._exit.set_result(effect)
 
+    def lose_rank(self, why: str) -> None:
+        """A part of the stage is gone: what runs goes on elsewhere, and the node ends."""
+        self._lost_rank = why
+        _log.warning("rank_lost", message=why)
+        self._runtime.post(StopAsked("rank_lost", limit_ms=RANK_DRAIN_MS))
+
     async def _serve(self, control: ControlClient) -> Exit:
         parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
         parts += [self._papers.run(), self._publish_telemetry()]
@@ -218,7 +223,7 @@ class Node:
         _log.info("left", reason=leaving.reason.code, code=leaving.code)
         if self._pausing is not None and leaving.code == 0:
             return Exit(0, Reason(code=OWNER_PAUSED, message=self._pausing.message))
-        return leaving
+        return leaving if self._lost_rank is None else rank_lost(self._lost_rank)
 
     async def _stop_engine(self) -> None:
         """An owner who wants the machine back does not wait for a step or a load to end: the

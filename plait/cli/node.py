@@ -1,12 +1,12 @@
 """`plait node`: a machine joins a network and serves layers."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from plait.cli import node_pause, node_status
+from plait.cli import node_pause, node_rank, node_status
+from plait.cli.amounts import parse_bytes as parse_bytes
 from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
 from plait.cli.node_owner import Home, Limits, Sets, allowed_device, owner_settings
@@ -16,8 +16,8 @@ app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
 app.command("status")(node_status.status)
 app.command("pause")(node_pause.pause)
 app.command("resume")(node_pause.resume)
+app.command("rank")(node_rank.rank)
 
-_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DTYPES: Final = ("auto", "float32", "bfloat16")
 _WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4", "stored")
 TOKEN_PREFIX: Final = "plait1."
@@ -68,6 +68,9 @@ def join_network(
     drain_s: Annotated[
         float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
     ] = 10.0,
+    tensor_parallel: node_rank.NumRanks = 1,
+    rank_listen: node_rank.Listen = "",
+    secret_file: node_rank.Secret = None,
     home: Home = None,
     limits: Limits = None,
     sets: Sets = None,
@@ -110,18 +113,12 @@ def join_network(
         chunks_prompts=chunk_prompts,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),
+        tensor_parallel=tensor_parallel,
+        rank_listen=node_rank.checked_listen(rank_listen, tensor_parallel, secret_file),
+        secret_file=secret_file,
         owner=settings,
     )
     end_process(run_node(config))
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes in "2GiB", "512M", "1.5 GB" (units are powers of two). Raises ConfigError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(?:i?[bB])?\s*", text)
-    size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
-    if size <= 0:
-        raise ConfigError(f"{text!r} is not an amount of memory: write it like 2GiB or 512MiB")
-    return size
 
 
 def _listen(text: str) -> str:

@@ -106,29 +106,13 @@ class RankGroup:
         Raises DeadlineError where too few join in time, ConfigError where one is of another kind,
         UnavailableError where one ends.
         """
-        store = HashStore()
-        store.set_timeout(timedelta(seconds=self._timeout_s))
+        is_formed = False
         try:
-            hostname = self._gather(store)
-            for link in self._links:
-                welcome = RankWelcome(
-                    rank=link.rank,
-                    num_ranks=self.num_ranks,
-                    timeout_ms=int(1e3 * self._timeout_s),
-                )
-                link.send(RankCommand(welcome=welcome).SerializeToString())
-            self._communicator = TorchCommunicator(
-                store,
-                Split(0, self.num_ranks),
-                self.device,
-                hostname=hostname,
-                timeout_s=self._timeout_s,
-            )
-            self.replies("ready", self._timeout_s)
-        except BaseException:
-            self.close()
-            raise
-        _log.info("formed", num_ranks=self.num_ranks, hostname=hostname)
+            self._connect()
+            is_formed = True
+        finally:
+            if not is_formed:
+                self.close()
 
     def tell(self, payload: bytes) -> None:
         """A serialised command to all ranks. Raises UnavailableError where one is gone."""
@@ -186,6 +170,27 @@ class RankGroup:
         for link in self._links:
             link.close()
         self._members.stop()
+
+    def _connect(self) -> None:
+        store = HashStore()
+        store.set_timeout(timedelta(seconds=self._timeout_s))
+        hostname = self._gather(store)
+        for link in self._links:
+            welcome = RankWelcome(
+                rank=link.rank,
+                num_ranks=self.num_ranks,
+                timeout_ms=int(1e3 * self._timeout_s),
+            )
+            link.send(RankCommand(welcome=welcome).SerializeToString())
+        self._communicator = TorchCommunicator(
+            store,
+            Split(0, self.num_ranks),
+            self.device,
+            hostname=hostname,
+            timeout_s=self._timeout_s,
+        )
+        self.replies("ready", self._timeout_s)
+        _log.info("formed", num_ranks=self.num_ranks, hostname=hostname)
 
     def _gather(self, store: HashStore) -> str:
         """Let the ranks in; returns this machine's name as they reach it."""

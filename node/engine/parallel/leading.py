@@ -41,6 +41,10 @@ seconds."""
 
 ASK_S = 60.0
 
+RANK_BUFFER_BYTES = 32 << 20
+"""What a rank needs beside its share of what one node needs: its own plans and hidden states."""
+
+
 
 class LeadingRunner(Runner):
     """Where a step fails on rank 0, the others wait in the middle of it: the group ends."""
@@ -87,8 +91,10 @@ class GroupLoader(Loader):
         self._sharing = sharing
 
     def usable_bytes(self) -> int:
-        """Of all ranks together: parts are equal, so the smallest rank decides."""
-        return self._group.num_ranks * self._rank_bytes()
+        """Of all ranks together: parts are equal, so the smallest rank decides. Planners count one
+        node's buffers; those of the other ranks are left out here."""
+        num_ranks = self._group.num_ranks
+        return max(1, num_ranks * self._rank_bytes() - (num_ranks - 1) * RANK_BUFFER_BYTES)
 
     def _rank_bytes(self) -> int:
         self._group.ask(RankCommand(memory=RankMemoryAsked()))
