@@ -9,6 +9,7 @@ from plait.errors import ModelError, WeightsError, plain_cause
 from plait.models.bytestore import PICKLE_HELP, ByteStore, FileStore
 from plait.models.fields import Fields
 from plait.models.hf_config import spec_from_config
+from plait.models.hf_quantised import quantisation_from_config
 from plait.models.safetensors_source import SafetensorsSource
 from plait.types import ModelId, ModelSpec
 
@@ -71,7 +72,13 @@ def open_safetensors(
     try:
         for name in names:
             stores[name] = opener(name)
-        return SafetensorsSource(spec, stores, weight_map=weight_map, config_sha256=config_sha256)
+        return SafetensorsSource(
+            spec,
+            stores,
+            weight_map=weight_map,
+            config_sha256=config_sha256,
+            quantisation=quantisation_from_config(read_json(folder / CONFIG)),
+        )
     except BaseException:  # closes what it opened, then raises on
         for store in stores.values():
             store.close()

@@ -8,6 +8,7 @@ from typing import Final
 from plait.errors import ModelError
 from plait.models.fields import Fields
 from plait.models.hf_families import with_family
+from plait.models.hf_quantised import SECTION, quantisation_from_config
 from plait.models.hf_rope import (
     THETA,
     check_factors,
@@ -134,13 +135,12 @@ def _text_part(config: Fields, architecture: Architecture) -> Fields:
 
 
 def _refuse_variants(config: Fields, architecture: Architecture) -> None:
-    quantisation = config.section("quantization_config")
+    quantisation = config.section(SECTION)
     if quantisation is not None:
-        method = quantisation.text("quant_method", "unknown")
-        if (architecture, method) != (Architecture.GPT_OSS, "mxfp4"):
-            raise _unsupported(
-                config, f"weights quantised with {method!r}; take the original or a GGUF"
-            )
+        is_coded = quantisation_from_config(config) is not None
+        if is_coded is (architecture is Architecture.GPT_OSS):
+            method = quantisation.text("quant_method")
+            raise _unsupported(config, f"weights of this family quantised with {method!r}")
     is_gemma = architecture in (Architecture.GEMMA2, Architecture.GEMMA3)
     if not is_gemma and config.text("hidden_act", "silu") not in ("silu", "swish"):
         raise _unsupported(config, f"the activation {config.text('hidden_act')!r}")

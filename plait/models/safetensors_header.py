@@ -15,6 +15,12 @@ from plait.types import DType
 
 HEADER_BYTES_MAX: Final = 100_000_000
 _DTYPES: Final = {"F32": DType.FLOAT32, "F16": DType.FLOAT16, "BF16": DType.BFLOAT16}
+_SIZES: Final = {name: dtype.num_bytes for name, dtype in _DTYPES.items()} | {
+    "F8_E4M3": 1,
+    "I32": 4,
+    "U8": 1,
+}
+"""Bytes of an element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,7 @@ def _tensor(store: ByteStore, name: str, entry: object, *, data_start: int) -> S
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _corrupt(store, f"tensor {name} has impossible offsets {offsets}")
     begin, end = offsets
-    if kind in _DTYPES and end - begin != math.prod(shape) * _DTYPES[kind].num_bytes:
+    if kind in _SIZES and end - begin != math.prod(shape) * _SIZES[kind]:
         raise WeightsError(
             f"{store.label}: tensor {name} of shape {shape} in {kind} cannot have "
             f"{end - begin} bytes",

@@ -42,6 +42,11 @@ class Part:
     scales: StoredIn | None = None
 
     @property
+    def kind(self) -> str:
+        """The element type, in the format's word."""
+        return self.main.tensor.kind if self.scales is None else "MXFP4"
+
+    @property
     def label(self) -> str:
         return self.main.store.label
 

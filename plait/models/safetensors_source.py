@@ -1,14 +1,18 @@
 """Safetensors files, one or many, as a TensorSource."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from plait.errors import WeightsError
 from plait.models.bytestore import ByteStore
+from plait.models.coded import CodedMatrix
 from plait.models.finite import require_finite
 from plait.models.hf_names import view_of
+from plait.models.hf_quantised import Quantisation
 from plait.models.layout import check_layout
 from plait.models.manifest import content_mark, manifest_digest
 from plait.models.rows import RowTable
+from plait.models.safetensors_coded import CodedPart, coded_part
 from plait.models.safetensors_header import StoredTensor, float_type, read_header
 from plait.models.safetensors_part import Part, StoredIn
 from plait.models.source import ReadProgress, TensorData
@@ -23,6 +27,7 @@ class SafetensorsSource:
         stores: file name to opened file; the source closes them.
         weight_map: tensor to file name, from an index; None for a single file.
         config_sha256: hex; part of the digest.
+        quantisation: how matrices are that are not plain; None: all are.
     """
 
     def __init__(
@@ -32,6 +37,7 @@ class SafetensorsSource:
         *,
         weight_map: Mapping[str, str] | None,
         config_sha256: str,
+        quantisation: Quantisation | None = None,
     ) -> None:
         self.spec = spec
         self._stores = stores
@@ -46,7 +52,7 @@ class SafetensorsSource:
                     stored[_full_name(tensor.name)] = StoredIn(tensor, store)
         self.digest: str = manifest_digest(files)
         self._stored_bytes = sum(place.tensor.num_bytes for place in stored.values())
-        self._parts = _parts(spec, stored)
+        self._parts = _parts(spec, stored, quantisation)
         self._check(weight_map, stored)
 
     def _check(self, weight_map: Mapping[str, str] | None, stored: Mapping[str, StoredIn]) -> None:
@@ -81,6 +87,18 @@ class SafetensorsSource:
         buffer, dtype = part.read()
         require_finite(buffer, dtype, name=name, where=part.label)
         return TensorData(name=name, dtype=dtype, shape=part.shape(), buffer=buffer)
+
+    def stored_types(self) -> Counter[str]:
+        """Bytes of each element type, by the format's word or the quantisation's."""
+        types: Counter[str] = Counter()
+        for part in self._parts.values():
+            types[part.kind] += part.stored_bytes()
+        return types
+
+    def read_coded(self, name: str) -> CodedMatrix | None:
+        """One matrix as codes; None where it is plain. Raises WeightsError."""
+        part = self._part(name)
+        return part.read_coded() if isinstance(part, CodedPart) else None
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         """Rows of a matrix, and only their bytes. Raises WeightsError."""
@@ -120,10 +138,10 @@ class SafetensorsSource:
 
     def _place(self, name: str) -> tuple[StoredTensor, ByteStore]:
         part = self._part(name)
-        assert part.view.is_whole, name
+        assert isinstance(part, Part) and part.view.is_whole, name
         return part.main.tensor, part.main.store
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> Part | CodedPart:
         part = self._parts.get(name)
         if part is None:
             files = ", ".join(store.label for store in self._stores.values())
@@ -131,11 +149,18 @@ class SafetensorsSource:
         return part
 
 
-def _parts(spec: ModelSpec, stored: Mapping[str, StoredIn]) -> dict[str, Part]:
+def _parts(
+    spec: ModelSpec, stored: Mapping[str, StoredIn], quantisation: Quantisation | None
+) -> dict[str, Part | CodedPart]:
     """Where each tensor of the model is, as far as it is there."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, Part | CodedPart] = {}
     for name in span_tensor_names(spec, spec.whole):
         view = view_of(spec, name, stored)
+        if quantisation is not None:
+            coded = coded_part(view.stored, quantisation, stored)
+            if coded is not None:
+                parts[name] = coded
+                continue
         main = stored.get(view.stored)
         scales = stored.get(view.scales) if view.scales is not None else None
         if main is not None and (view.scales is None or scales is not None):

@@ -28,7 +28,7 @@ class CodedWeight:
 
     low: uint8; codes of 8 bits one a byte, lower four bits of others two a byte: column j beside
     column j + in / 2. high: upper one or two bits of codes of five or six, eight or four a byte,
-    spread likewise. Scales and least values as there; `columns` int64.
+    spread likewise. Scales and least values as there; `columns` int32.
     """
 
     kind: CodeKind
@@ -63,7 +63,7 @@ class CodedWeight:
             scale_codes=moved(matrix.scale_codes),
             least=moved(matrix.least),
             least_codes=moved(matrix.least_codes),
-            columns=None if columns is None else columns.long(),
+            columns=columns,
         )
 
     @property
@@ -166,10 +166,10 @@ class SelectedLinear:
         return self._inner.weight_bytes
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self._inner(rows[:, self._columns])
+        return self._inner(rows.index_select(1, self._columns))
 
     def plus(self, rows: Tensor, residual: Tensor) -> Tensor:
-        return self._inner.plus(rows[:, self._columns], residual)
+        return self._inner.plus(rows.index_select(1, self._columns), residual)
 
 
 def coded_linear(weight: CodedWeight, bias: Tensor | None, *, tile_elements: int) -> Linear:

@@ -178,7 +178,7 @@ def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:
             "mamba.*llama, qwen2, qwen3, mistral, phi3, gemma2, gemma3, mixtral",
         ),
         ({"model_type": ...}, "unknown"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "gptq"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"num_key_value_heads": 3}, "cannot share"),
         ({"head_dim": 15}, "pairs"),

@@ -177,7 +177,7 @@ def test_phi3s_first_files_say_su(tmp_path: Path) -> None:
         (_QWEN3_MOE, {"decoder_sparse_step": 2}, "experts in some layers only"),
         (_MIXTRAL, {"num_experts_per_tok": 9}, "9 of 8 experts"),
         (_GPT_OSS, {"swiglu_limit": 5.0}, "swiglu_limit"),
-        (_GPT_OSS, {"quantization_config": {"quant_method": "awq"}}, "awq"),
+        (_GPT_OSS, {"quantization_config": {"quant_method": "awq", "bits": 4}}, "awq"),
         (_GEMMA2, {"hidden_activation": "relu"}, "relu"),
         (_GEMMA2, {"use_bidirectional_attention": True}, "both directions"),
         (_SMOLLM3, {"no_rope_layers": [1, 0]}, "all 36 layers"),
