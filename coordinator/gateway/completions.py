@@ -13,13 +13,12 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from coordinator.gateway import openai_shapes as shapes
+from coordinator.gateway.dialect import ChoiceState, Dialect, Envelope, Event, Json, MakeDialect
 from coordinator.gateway.event_ids import event_id
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued
-from coordinator.gateway.http_errors import error_object, error_response, json_bytes, json_response
+from coordinator.gateway.http_errors import MakeError, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
-from coordinator.gateway.openai_shapes import ChoiceState, Envelope
 from coordinator.gateway.reader import Reader, is_piece
 from coordinator.gateway.schema import CompletionOrder
 from plait.clock import Clock
@@ -30,7 +29,6 @@ from scheduler.selection.fairness import SloClass
 
 log = get("http")
 _KEEPALIVE: Final = b": waiting for the network\n\n"
-_DONE: Final = b"data: [DONE]\n\n"
 
 
 class ClientGoneError(Exception):
@@ -81,6 +79,8 @@ class CompletionResponse(Response):
         self,
         *,
         order: CompletionOrder,
+        make_dialect: MakeDialect,
+        make_error: MakeError,
         key_id: str,
         address: str,
         generator: Generator,
@@ -91,6 +91,8 @@ class CompletionResponse(Response):
     ) -> None:
         super().__init__()
         self._order = order
+        self._make_dialect = make_dialect
+        self._make_error = make_error
         self._key_id = key_id
         self._address = address
         self._generator = generator
@@ -120,7 +122,7 @@ class CompletionResponse(Response):
         try:
             await self._generate(scope, receive, bounded)
         except PlaitError as error:  # before the status line: it becomes the status
-            await error_response(error)(scope, receive, bounded)
+            await error_response(error, self._make_error)(scope, receive, bounded)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         num = len(self._order.orders)
@@ -144,22 +146,31 @@ class CompletionResponse(Response):
                 ChoiceState(index, reader.generation.tokenizer)
                 for index, reader in enumerate(readers)
             ]
-            envelope = Envelope(
-                response_id=self._response_id,
-                created_s=self._created_s,
-                model_id=readers[0].generation.model_id,
-                is_chat=self._order.is_chat,
-                top_logprobs=self._order.top_logprobs,
-                service_tier=_tier(readers[0].generation.slo),
-            )
+            dialect = self._make_dialect(self._envelope(readers[0]))
             choices = Choices(readers, waker, silence_s=self._generator.limits.silence_s)
             if self._order.is_stream:
-                stream = _EventStream(self._order, envelope, states, self._limits, send)
+                stream = _EventStream(
+                    self._order, dialect, states, self._limits, send, response_id=self._response_id
+                )
                 await stream.run(choices)
             else:
-                content = await self._collect(choices, envelope, states)
+                content = await self._collect(choices, dialect, states)
                 headers = {"x-request-id": self._response_id}
                 await json_response(content, headers=headers)(scope, receive, send)
+
+    def _envelope(self, first: Reader) -> Envelope:
+        return Envelope(
+            response_id=self._response_id,
+            created_s=self._created_s,
+            model_id=first.generation.model_id,
+            is_chat=self._order.is_chat,
+            top_logprobs=self._order.top_logprobs,
+            service_tier=_tier(first.generation.slo),
+            prompt_tokens=len(first.generation.prompt_ids),
+            includes_usage=self._order.includes_usage,
+            num_choices_per_prompt=self._order.choices_per_prompt,
+            echo=self._order.echo,
+        )
 
     def _log_start(self) -> None:
         user = self._order.user
@@ -172,25 +183,21 @@ class CompletionResponse(Response):
         )
 
     async def _collect(
-        self, choices: Choices, envelope: Envelope, states: Sequence[ChoiceState]
-    ) -> shapes.Json:
+        self, choices: Choices, dialect: Dialect, states: Sequence[ChoiceState]
+    ) -> Json:
         ended: dict[int, Finished] = {}
         while not choices.are_over:
             found = await choices.next(self._limits.keepalive_s)
             if found is None:
                 continue
             index, happening = found
-            if isinstance(happening, Delta):
-                states[index].parts.append(happening.text)
-                states[index].tokens.extend(happening.tokens)
-            elif isinstance(happening, CallDelta):
-                states[index].add_call(happening)
+            if isinstance(happening, Delta | CallDelta):
+                states[index].add(happening)
             elif isinstance(happening, Finished):
                 _raise_failure(happening)
                 ended[index] = happening
         in_order = [ended[index] for index in range(len(states))]
-        usage = shapes.usage_of(in_order, self._order.choices_per_prompt)
-        return shapes.answer(envelope, list(zip(states, in_order, strict=True)), usage)
+        return dialect.answer(list(zip(states, in_order, strict=True)))
 
 
 class _EventStream:
@@ -199,13 +206,16 @@ class _EventStream:
     def __init__(
         self,
         order: CompletionOrder,
-        envelope: Envelope,
+        dialect: Dialect,
         states: Sequence[ChoiceState],
         limits: DoorLimits,
         send: Send,
+        *,
+        response_id: str,
     ) -> None:
         self._order = order
-        self._envelope = envelope
+        self._dialect = dialect
+        self._response_id = response_id
         self._states = states
         self._limits = limits
         self._send = send
@@ -214,8 +224,8 @@ class _EventStream:
         self._waiting = _KEEPALIVE
         resume = order.orders[0].resume
         self._num_pieces = resume.num_deltas if resume is not None else 0
-        for state in states if self._num_pieces else ():
-            state.has_role = True  # it came before the stream was lost
+        # What began before the stream was lost does not begin again.
+        self._begun = {state.index for state in states} if self._num_pieces else set[int]()
 
     async def run(self, choices: Choices) -> None:
         """Send everything. A failure before the status line raises; after it, it is an event."""
@@ -236,46 +246,41 @@ class _EventStream:
         except PlaitError as error:
             if not self._has_started:
                 raise
-            await self._write(_event(error_object(error)))
+            await self._write(_bytes(self._dialect.failed(error)))
         except ClientGoneError:
             raise
         except Exception as error:  # the root of a stream, which must not end in silence
-            log.error("bug", response_id=self._envelope.response_id, kind=type(error).__name__)
+            log.error("bug", response_id=self._response_id, kind=type(error).__name__)
             if not self._has_started:
                 raise
             failure = ServiceError("plait failed on this request; its log says why")
-            await self._write(_event(error_object(failure)))
+            await self._write(_bytes(self._dialect.failed(failure)))
         else:
-            if self._order.includes_usage:
-                in_order = [self._ended[index] for index in sorted(self._ended)]
-                usage = shapes.usage_of(in_order, self._order.choices_per_prompt)
-                await self._write(_event(shapes.usage_chunk(self._envelope, usage)))
-            await self._write(_DONE)
+            in_order = [self._ended[index] for index in sorted(self._ended)]
+            closing = b"".join(_bytes(event) for event in self._dialect.closed(in_order))
+            await self._write(closing + self._dialect.last_words)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell(self, index: int, happening: Happening) -> None:
         state = self._states[index]
-        chunks: list[shapes.Json] = []
+        events: list[Event] = []
         if isinstance(happening, Finished):
             _raise_failure(happening)
             self._ended[index] = happening
         if not isinstance(happening, Delta | CallDelta | Finished):
             self._waiting = _KEEPALIVE
             return
-        if self._envelope.is_chat and not state.has_role:
-            state.has_role = True
-            chunks.append(shapes.role_chunk(self._envelope, state))
+        if index not in self._begun:
+            self._begun.add(index)
+            events += self._dialect.begun(state)
         if isinstance(happening, Finished):
-            chunks.append(shapes.end_chunk(self._envelope, state, happening))
-        elif isinstance(happening, CallDelta):
-            chunks.append(shapes.call_chunk(self._envelope, state, happening))
-        elif happening.text or self._envelope.top_logprobs is not None:
-            chunks.append(shapes.text_chunk(self._envelope, state, happening))
-        if self._order.includes_usage:
-            chunks = [{**chunk, "usage": None} for chunk in chunks]
+            events += self._dialect.ended(state, happening)
+        else:
+            state.add(happening)
+            events += self._dialect.piece(state, happening)
         self._num_pieces += is_piece(happening)
-        if chunks:
-            await self._write(self._id() + b"".join(_event(chunk) for chunk in chunks))
+        if events:
+            await self._write(self._id() + b"".join(_bytes(event) for event in events))
 
     def _id(self) -> bytes:
         """Of the event that follows; streams of several choices have none."""
@@ -288,7 +293,7 @@ class _EventStream:
             headers = [
                 (b"content-type", b"text/event-stream; charset=utf-8"),
                 (b"cache-control", b"no-cache"),
-                (b"x-request-id", self._envelope.response_id.encode()),
+                (b"x-request-id", self._response_id.encode()),
                 (b"x-accel-buffering", b"no"),
             ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -314,8 +319,9 @@ def _raise_failure(finished: Finished) -> None:
         raise CancelledByClientError("the generation was cancelled")
 
 
-def _event(content: shapes.Json) -> bytes:
-    return b"data: " + json_bytes(content) + b"\n\n"
+def _bytes(event: Event) -> bytes:
+    name = f"event: {event.name}\n".encode() if event.name else b""
+    return name + b"data: " + json_bytes(event.content) + b"\n\n"
 
 
 def _bounded(send: Send, limit_s: float) -> Callable[[Message], Awaitable[None]]:

@@ -22,10 +22,14 @@ class Utf8Stream:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """`text` may go out now; `is_stopped` says that a stop string began right behind it."""
+    """`text` may go out now; `stop` is the stop string that began right behind it, empty: none."""
 
     text: str
-    is_stopped: bool
+    stop: str = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.stop)
 
 
 class StopScanner:
@@ -49,13 +53,14 @@ class StopScanner:
     def feed(self, text: str) -> Scanned:
         """Add text. After a stop nothing may be fed any more."""
         text = self._held + text
-        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            return Scanned(text[: min(found)], is_stopped=True)
+            at, stop = min(found)
+            return Scanned(text[:at], stop)
         keep = self._overlap(text)
         self._held = text[len(text) - keep :]
-        return Scanned(text[: len(text) - keep], is_stopped=False)
+        return Scanned(text[: len(text) - keep])
 
     def flush(self) -> str:
         """What is held back when the stream ends without a stop."""

@@ -138,7 +138,7 @@ class Generation:
         scanned = self._feed(self._utf8.feed(piece))
         if not scanned.is_stopped and reason is not None:
             rest = self._feed(self._utf8.flush())
-            scanned = Scanned(scanned.text + rest.text, rest.is_stopped)
+            scanned = Scanned(scanned.text + rest.text, rest.stop)
         if scanned.is_stopped:
             reason = FinishReason.STOP
         self._release(scanned, is_last=reason is not None)
@@ -147,7 +147,7 @@ class Generation:
         if reason is not None:
             has_calls = self._calls is not None and self._calls.num_calls > 0
             is_call = has_calls and reason is FinishReason.STOP
-            self._finish(FinishReason.TOOL_CALLS if is_call else reason, None)
+            self._finish(FinishReason.TOOL_CALLS if is_call else reason, None, stop=scanned.stop)
         return reason
 
     def on_ended(self, reason: FinishReason, error: PlaitError | None) -> None:
@@ -217,7 +217,7 @@ class Generation:
     def _bytes_of(self, token_id: int) -> bytes:
         return self._shown.get(token_id) or self.tokenizer.token_bytes(token_id)
 
-    def _finish(self, reason: FinishReason, error: PlaitError | None) -> None:
+    def _finish(self, reason: FinishReason, error: PlaitError | None, *, stop: str = "") -> None:
         now_ms = self.finished_ms = self._clock.monotonic_ms()
         first_ms = self._first_token_ms
         self.finished = Finished(
@@ -228,6 +228,7 @@ class Generation:
             ttft_ms=None if first_ms is None else first_ms - self._submitted_ms,
             total_ms=now_ms - self._submitted_ms,
             num_attempts=self._num_attempts,
+            stop=stop,
         )
         self._tell(self.finished)
 

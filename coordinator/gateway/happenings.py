@@ -71,7 +71,8 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The end. `error` is set when `reason` is ERROR. Times in ms since the submission."""
+    """The end. `error` is set when `reason` is ERROR, `stop` where a stop string ended it. Times in
+    ms since the submission."""
 
     reason: FinishReason
     error: PlaitError | None
@@ -80,6 +81,7 @@ class Finished:
     ttft_ms: int | None
     total_ms: int
     num_attempts: int
+    stop: str = ""
 
 
 Happening = Accepted | Queued | Routed | Delta | CallDelta | Finished

@@ -1,7 +1,7 @@
-"""The HTTP door: OpenAI's API, health and readiness."""
+"""The HTTP door: OpenAI's and Anthropic's APIs, health and readiness."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from coordinator.gateway.anthropic_schema import read_count_order
+from coordinator.gateway.apis import APIS, MESSAGES_PATH, Api, error_of
 from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.completions import CompletionResponse
@@ -17,7 +19,6 @@ from coordinator.gateway.fields import parse_object
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.http_errors import error_response, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
-from coordinator.gateway.schema import CompletionOrder, read_chat, read_completion
 from coordinator.ports import ApiKey, ViewSource
 from plait.clock import Clock
 from plait.errors import InvalidRequestError, PlaitError, ServiceError
@@ -57,8 +58,9 @@ class HttpDoor:
         """A fresh application with all routes; a dashboard may be mounted on it."""
         app = FastAPI(title="plait", docs_url=None, redoc_url=None, openapi_url=None)
         add = app.add_api_route
-        add("/v1/chat/completions", self.chat, methods=["POST"])
-        add("/v1/completions", self.complete, methods=["POST"])
+        for api in APIS:
+            add(api.path, self._route_of(api), methods=["POST"])
+        add(f"{MESSAGES_PATH}/count_tokens", self.count_tokens, methods=["POST"])
         add("/v1/models", self.models, methods=["GET"])
         add("/v1/models/{model_id:path}", self.model, methods=["GET"])
         add("/health", self.health, methods=["GET"])
@@ -68,33 +70,37 @@ class HttpDoor:
         app.add_exception_handler(Exception, _on_bug)
         return app
 
-    async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions."""
-        return await self._complete(request, read_chat, "chatcmpl-")
-
-    async def complete(self, request: Request) -> Response:
-        """POST /v1/completions."""
-        return await self._complete(request, read_completion, "cmpl-")
-
-    async def _complete(
-        self,
-        request: Request,
-        read: Callable[[Mapping[str, object]], CompletionOrder],
-        prefix: str,
-    ) -> Response:
-        key = await self._authenticate(request)
-        order = read(parse_object(await self._body(request)))
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/messages/count_tokens: what a prompt comes to, Anthropic's way."""
+        await self._authenticate(request)
+        order = read_count_order(parse_object(await self._body(request)))
         self._catalogue.find(order.model_id)
-        order, name = named(order, request.headers.get("last-event-id"), self._new_id())
+        return json_response({"input_tokens": len(await self._generator.encode(order))})
+
+    def _route_of(self, api: Api) -> Callable[[Request], Awaitable[Response]]:
+        async def complete(request: Request) -> Response:
+            return await self._complete(request, api)
+
+        return complete
+
+    async def _complete(self, request: Request, api: Api) -> Response:
+        key = await self._authenticate(request)
+        order = api.read(parse_object(await self._body(request)))
+        self._catalogue.find(order.model_id)
+        name = self._new_id()
+        if api.is_resumable:
+            order, name = named(order, request.headers.get("last-event-id"), name)
         return CompletionResponse(
             order=order,
+            make_dialect=api.make_dialect,
+            make_error=api.make_error,
             key_id=key.key_id,
             address=request.client.host if request.client is not None else "unknown",
             generator=self._generator,
             turnstile=self._turnstile,
             limits=self._limits,
             clock=self._clock,
-            response_id=prefix + name,
+            response_id=api.id_prefix + name,
         )
 
     async def models(self, request: Request) -> Response:
@@ -131,7 +137,10 @@ class HttpDoor:
         return json_response(content, 200 if is_ready else 503)
 
     async def _authenticate(self, request: Request) -> ApiKey:
-        return await self._authenticator.check(request.headers.get("authorization"))
+        authorization = request.headers.get("authorization")
+        if authorization is None and (secret := request.headers.get("x-api-key")):
+            authorization = f"Bearer {secret}"  # Anthropic's clients name it so
+        return await self._authenticator.check(authorization)
 
     async def _body(self, request: Request) -> bytes:
         limit = self._limits.body_bytes_max
@@ -163,9 +172,9 @@ class HttpDoor:
         }
 
 
-async def _on_plait_error(_: Request, error: Exception) -> Response:
+async def _on_plait_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PlaitError)
-    return error_response(error)
+    return error_response(error, error_of(request.url.path))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -174,7 +183,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         f"{request.method} {request.url.path}: {error.detail}",
         reason="not_found" if error.status_code == 404 else "invalid_request",
     )
-    response = error_response(problem)
+    response = error_response(problem, error_of(request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -182,4 +191,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     log.error("bug", path=request.url.path, kind=type(error).__name__)
-    return error_response(ServiceError("plait failed on this request; its log says why"))
+    failure = ServiceError("plait failed on this request; its log says why")
+    return error_response(failure, error_of(request.url.path))

@@ -1,6 +1,7 @@
 """plait's errors as OpenAI's error objects."""
 
 import json
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
@@ -47,7 +48,11 @@ def error_object(error: PlaitError) -> dict[str, object]:
     return {"error": {"message": error.message, "type": kind, "param": param, "code": error.code}}
 
 
-def error_response(error: PlaitError) -> Response:
+MakeError = Callable[[PlaitError], dict[str, object]]
+"""An API's object for an error."""
+
+
+def error_response(error: PlaitError, make: MakeError = error_object) -> Response:
     """The error as a response, with Retry-After where a retry helps."""
     status = status_of(error)
     retry_after_s = _RETRY_LATER_S.get(error.code, _RETRY_AFTER_S.get(status))
@@ -56,7 +61,7 @@ def error_response(error: PlaitError) -> Response:
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return json_response(error_object(error), status, headers)
+    return json_response(make(error), status, headers)
 
 
 def json_response(

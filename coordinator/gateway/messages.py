@@ -5,6 +5,7 @@ from typing import Final
 from coordinator.gateway import fields
 from coordinator.gateway.conversation import Call, Turn
 from coordinator.gateway.fields import Fields
+from coordinator.gateway.order import check_text
 from coordinator.gateway.tool_fields import read_call_id, read_calls
 from plait.errors import InvalidRequestError
 
@@ -77,3 +78,10 @@ def _read_part(name: str, value: object) -> str:
     content = reader.require("text", fields.text)
     reader.refuse_rest(_PART_REFUSED)
     return content
+
+
+def spoken(name: str, value: object) -> str:
+    """Text of a turn, found wrong where it stands: a turn's place need not be a message's."""
+    said = fields.text(name, value)
+    check_text(said, name)
+    return said

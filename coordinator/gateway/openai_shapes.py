@@ -1,14 +1,14 @@
 """OpenAI's response objects, for answers and for chunks of a stream."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from coordinator.gateway.dialect import ChoiceState, Envelope, Event, Json
 from coordinator.gateway.happenings import CallDelta, Delta, Finished, GeneratedToken
+from coordinator.gateway.http_errors import error_object
 from coordinator.gateway.tokens import Tokenizer
+from plait.errors import PlaitError
 from plait.types import FinishReason
-
-Json = dict[str, object]
 
 LOGPROB_MIN: Final = -9999.0
 """What the published API writes for a probability of zero."""
@@ -20,36 +20,46 @@ _FINISH_REASONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
-    """What all objects of one response share. `created_s` is Unix time."""
+class OpenAiDialect:
+    """OpenAI's chat completions and completions."""
 
-    response_id: str
-    created_s: int
-    model_id: str
-    is_chat: bool
-    top_logprobs: int | None
-    service_tier: str
+    last_words = b"data: [DONE]\n\n"
 
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
 
-@dataclass(slots=True)
-class ChoiceState:
-    """One choice as it grows."""
+    def begun(self, choice: ChoiceState) -> list[Event]:
+        if not self._envelope.is_chat:
+            return []
+        return [self._event(role_chunk(self._envelope, choice))]
 
-    index: int
-    tokenizer: Tokenizer
-    has_role: bool = False
-    parts: list[str] = field(default_factory=list)
-    tokens: list[GeneratedToken] = field(default_factory=list)
-    calls: list[CallDelta] = field(default_factory=list)
+    def piece(self, choice: ChoiceState, happening: Delta | CallDelta) -> list[Event]:
+        if isinstance(happening, CallDelta):
+            return [self._event(call_chunk(self._envelope, choice, happening))]
+        if not happening.text and self._envelope.top_logprobs is None:
+            return []
+        return [self._event(text_chunk(self._envelope, choice, happening))]
 
-    def add_call(self, delta: CallDelta) -> None:
-        """Put a piece of a call behind its earlier ones."""
-        if delta.index == len(self.calls):
-            self.calls.append(delta)
-        else:
-            known = self.calls[delta.index]
-            self.calls[delta.index] = replace(known, arguments=known.arguments + delta.arguments)
+    def ended(self, choice: ChoiceState, finished: Finished) -> list[Event]:
+        return [self._event(end_chunk(self._envelope, choice, finished))]
+
+    def closed(self, finished: Sequence[Finished]) -> list[Event]:
+        if not self._envelope.includes_usage:
+            return []
+        return [Event(usage_chunk(self._envelope, self._usage(finished)))]
+
+    def failed(self, error: PlaitError) -> Event:
+        return Event(error_object(error))
+
+    def answer(self, choices: Sequence[tuple[ChoiceState, Finished]]) -> Json:
+        usage = self._usage([finished for _, finished in choices])
+        return answer(self._envelope, choices, usage)
+
+    def _event(self, chunk: Json) -> Event:
+        return Event({**chunk, "usage": None} if self._envelope.includes_usage else chunk)
+
+    def _usage(self, finished: Sequence[Finished]) -> Json:
+        return usage_of(finished, self._envelope.num_choices_per_prompt)
 
 
 def finish_word(finished: Finished) -> str | None:
@@ -120,7 +130,7 @@ def answer(
 
 
 def _choice(envelope: Envelope, choice: ChoiceState, finished: Finished) -> Json:
-    text = "".join(choice.parts)
+    text = choice.text
     message: Json = {"role": "assistant", "content": text, "refusal": None}
     if choice.calls:
         message["content"] = text or None

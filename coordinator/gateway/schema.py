@@ -4,7 +4,7 @@ Every field of the published schema is either read here or listed as refused.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from coordinator.gateway import fields
@@ -71,7 +71,8 @@ _STREAM_OPTIONS_REFUSED: Final = frozenset({"include_obfuscation"})
 class CompletionOrder:
     """A request of either kind: `orders` are its choices, in order of their index.
 
-    `user` is the caller's own name for an end user; only its hash is logged.
+    `user` is the caller's own name for an end user; only its hash is logged. `echo` is what the
+    answer repeats of the request.
     """
 
     orders: tuple[Order, ...]
@@ -82,6 +83,7 @@ class CompletionOrder:
     top_logprobs: int | None
     user: str | None
     choices_per_prompt: int = 1
+    echo: Mapping[str, object] = field(default_factory=dict)
 
 
 def read_chat(content: Mapping[str, object]) -> CompletionOrder:
@@ -115,7 +117,7 @@ def _read_common(
     reader: Fields, *, prompt: Prompt, max_tokens: int | None, top_logprobs: int | None
 ) -> Order:
     seed = reader.take("seed", fields.integer_between(-(SEEDS // 2), SEEDS - 1), None)
-    tier = reader.take("service_tier", _read_tier, "default")
+    tier = reader.take("service_tier", read_tier, "default")
     return Order(
         prompt=prompt,
         model_id=reader.require("model", fields.text),
@@ -193,7 +195,7 @@ def _read_bias(name: str, value: object) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(biases.items()))
 
 
-def _read_tier(name: str, value: object) -> str:
+def read_tier(name: str, value: object) -> str:
     tier = fields.text(name, value)
     if tier not in TIERS:
         raise InvalidRequestError(

@@ -13,9 +13,8 @@ from coordinator.core import events as ev
 from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
 from plait.types import Reason
-from plait.wire.v1 import common_pb2, data_pb2
 from tests.kit.gateway_rig import GatewayRig, open_gateway
-from tests.kit.scripted_network import API_KEY, FIRST, ScriptedNetwork, says
+from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -195,15 +194,7 @@ async def test_a_failure_in_mid_stream_is_an_event() -> None:
             async for chunk in stream:
                 got.append(chunk.choices[0].delta.content or "")
                 if len("".join(got)) == 2:
-                    submitted = network.of(ev.RequestSubmitted)[0]
-                    assert isinstance(submitted, ev.RequestSubmitted)
-                    status = common_pb2.Status(reason="engine_error", message="lost its wits")
-                    network.send(
-                        broken=data_pb2.Broken(
-                            request_id=submitted.request_id, epoch=1, status=status
-                        ),
-                        node_id=FIRST,
-                    )
+                    network.break_first("lost its wits")
         assert len("".join(got)) == 2
 
 

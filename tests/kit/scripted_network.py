@@ -308,6 +308,14 @@ class ScriptedNetwork:
             self.send(token=token)
             await asyncio.sleep(0)
 
+    def break_first(self, message: str) -> None:
+        """The first request's chain breaks at its first node, which says why."""
+        submitted = self.of(ev.RequestSubmitted)[0]
+        assert isinstance(submitted, ev.RequestSubmitted)
+        status = common_pb2.Status(reason="engine_error", message=message)
+        broken = data_pb2.Broken(request_id=submitted.request_id, epoch=1, status=status)
+        self.send(broken=broken, node_id=FIRST)
+
     def send(
         self,
         *,
