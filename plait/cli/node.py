@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from plait.cli import node_pause, node_rank, node_status
+from plait.cli import node_doctor, node_install, node_pause, node_rank, node_status, node_top
 from plait.cli.amounts import parse_bytes as parse_bytes
 from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
@@ -14,6 +14,10 @@ from plait.errors import ConfigError
 
 app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
 app.command("status")(node_status.status)
+app.command("doctor")(node_doctor.doctor)
+app.command("install")(node_install.install)
+app.command("uninstall")(node_install.uninstall)
+app.command("top")(node_top.top)
 app.command("pause")(node_pause.pause)
 app.command("resume")(node_pause.resume)
 app.command("rank")(node_rank.rank)
@@ -102,7 +106,7 @@ def join_network(
         token=token,
         token_file=token_file,
         display_name=name,
-        listen=_listen(listen),
+        listen=parse_listen(listen),
         advertise=tuple(advertise or ()),
         memory_bytes=parse_bytes(memory) if memory is not None else None,
         num_threads=threads,
@@ -121,7 +125,8 @@ def join_network(
     end_process(run_node(config))
 
 
-def _listen(text: str) -> str:
+def parse_listen(text: str) -> str:
+    """HOST:PORT, an empty host filled in. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"--listen {text!r}: write HOST:PORT, port 0 for any free one")
