@@ -21,6 +21,8 @@ class Witness:
         self.open: dict[PipelineId, fx.OpenRoute] = {}
         self.carrier: dict[RequestId, fx.OpenRoute] = {}
         self.submitted: dict[RequestId, None] = {}
+        self.live: dict[RequestId, None] = {}
+        self.found: dict[tuple[RequestId, int], ev.RouteFound] = {}
         self.ended: Counter[RequestId] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.finish_reasons: dict[RequestId, FinishReason] = {}
@@ -46,6 +48,11 @@ class Witness:
                     if assigned is not None and _fits(assigned, event.held):
                         assert event.held is not None
                         self.held[event.node_id] = event.held
+            case ev.RequestSubmitted():
+                self.submitted[event.request_id] = None
+                self.live[event.request_id] = None
+            case ev.RouteFound():
+                self.found[event.request_id, event.epoch] = event
             case ev.NodeReported() | ev.NodeLoadProgressed() | ev.NodeLoadFailed():
                 self._heard(event.node_id, event.incarnation, now_ms)
             case ev.NodeProfiled():
@@ -90,12 +97,16 @@ class Witness:
 
     def judge(self, event: ev.Event, effects: list[fx.Effect], now_ms: int) -> None:
         """The effects of one event."""
+        if not effects and not isinstance(event, ev.NodeDetached | ev.Ticked):
+            return
         for effect in effects:
             match effect:
                 case fx.OpenRoute():
                     self._opened(effect, now_ms)
                 case fx.CloseRoute():
-                    assert self.open.pop(effect.pipeline_id, None) is not None, "closed twice"
+                    is_found = self.found.pop((effect.request_id, effect.epoch), None) is not None
+                    is_open = self.open.pop(effect.pipeline_id, None) is not None
+                    assert is_open or is_found, "closed twice"
                     carrier = self.carrier.get(effect.request_id)
                     if carrier is not None and carrier.epoch == effect.epoch:
                         del self.carrier[effect.request_id]
@@ -117,7 +128,7 @@ class Witness:
 
     def _opened(self, effect: fx.OpenRoute, now_ms: int) -> None:
         request_id = effect.request_id
-        assert request_id in self.submitted and not self.ended[request_id], "opened after its end"
+        assert request_id in self.live, "opened after its end"
         at = 0
         for stage in effect.route:
             node_id = stage.node_id
@@ -147,7 +158,8 @@ class Witness:
     def _ended(self, effect: fx.EndRequest, event: ev.Event) -> None:
         request_id = effect.request_id
         self.ended[request_id] += 1
-        assert self.ended[request_id] == 1, "a request ended twice"
+        assert request_id in self.live, "a request ended twice"
+        del self.live[request_id]
         self.outcomes[effect.finish_reason] += 1
         self.finish_reasons[request_id] = effect.finish_reason
         if effect.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):

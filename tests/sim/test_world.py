@@ -34,8 +34,14 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_hash_seed() -> None:
     code = (
+        "from tests.sim.fleet import Fleet\n"
+        "from tests.sim.test_fleet import CHURN\n"
+        "fleet = Fleet(5, num_nodes=12, num_requests=20, duration_ms=20_000, faults=CHURN)\n"
+        "fleet.run()\n"
+        "print(fleet.num_events, fleet.digest.hexdigest(), fleet.outcomes)\n"
         "from tests.sim.world import World\n"
         "world = World(5)\n"
         "world.run(25_000)\n"
@@ -49,6 +55,6 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
             text=True,
             check=True,
         ).stdout
-        for seed in ("0", "1")
+        for seed in ("0", "1", "2")
     }
     assert len(answers) == 1

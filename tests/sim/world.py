@@ -213,7 +213,6 @@ class World:
         """A client asks; now and then it goes away."""
         prompt, new = self.rng.randrange(5, 120), self.rng.randrange(5, 120)
         self.gateway.generations[request_id] = Generation(new)
-        self.witness.submitted[request_id] = None
         self.post(
             ev.RequestSubmitted(
                 request_id=request_id,
