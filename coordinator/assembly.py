@@ -21,6 +21,7 @@ from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.journal import Journal
+from coordinator.shell.key_weights import WeighedKeys
 from coordinator.shell.lifetimes import LifetimeKeeper
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.loop import Loop
@@ -94,10 +95,11 @@ def assemble(around: Surroundings) -> Parts:
     seed = secrets.randbits(63)
     core = core_of(around.config, around.models, authority.network_id, seed)
     inbox = EventInbox()
+    keys = WeighedKeys(store.keys, inbox)
     cached = ViewCache(core, clock)
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
     control = _control(around, inbox, enrolment)
-    gateway = _gateway(around, inbox, cached)
+    gateway = _gateway(around, inbox, cached, keys)
     views = LiveViews(cached, gateway.relay.progress)
     solver = Solver(inbox)
     lifetimes = LifetimeKeeper(store.sessions)
@@ -137,7 +139,7 @@ def assemble(around: Surroundings) -> Parts:
         ),
         admin=AdminService(
             views=views,
-            keys=store.keys,
+            keys=keys,
             tokens=store.tokens,
             nodes=store.nodes,
             inbox=inbox,
@@ -193,7 +195,9 @@ def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> C
     return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
 
 
-def _gateway(around: Surroundings, inbox: EventInbox, views: ViewCache) -> Gateway:
+def _gateway(
+    around: Surroundings, inbox: EventInbox, views: ViewCache, keys: WeighedKeys
+) -> Gateway:
     config = around.config
     limits = GenerateLimits(
         default_max_tokens=config.max_tokens_default, generations_max=config.requests_max
@@ -208,7 +212,7 @@ def _gateway(around: Surroundings, inbox: EventInbox, views: ViewCache) -> Gatew
         tokenizers={model.spec.model_id: model.tokenizer for model in around.models},
         inbox=inbox,
         views=views,
-        keys=around.store.keys,
+        keys=keys,
         sign=around.authority.tickets.sign,
         clock=around.clock,
         new_id=lambda: secrets.token_hex(12),

@@ -70,13 +70,15 @@ class RequestActor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A client's or operator's key, without its secret."""
+    """A client's or operator's key, without its secret. `weight`: tokens it is served in the time
+    in which a key of 1 is served one, while both wait."""
 
     key_id: str
     display_name: str
     is_admin: bool
     is_revoked: bool
     created_unix_ms: int
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,9 @@ class EnrolmentToken:
 class KeyStore(Protocol):
     """Client keys. Secrets are stored hashed and shown once."""
 
-    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
+    async def create_key(
+        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+    ) -> tuple[str, ApiKey]:
         """The secret (shown once) and its entry."""
         ...
 
@@ -105,6 +109,10 @@ class KeyStore(Protocol):
 
     async def revoke_key(self, key_id: str) -> None:
         """Raises InvalidRequestError(reason="not_found")."""
+        ...
+
+    async def weigh_key(self, key_id: str, weight: float) -> None:
+        """Give a key another weight. Raises InvalidRequestError, also (reason="not_found")."""
         ...
 
 

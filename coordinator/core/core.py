@@ -114,6 +114,8 @@ class Core:
             case ev.SessionsRecalled():
                 for node in event.nodes:
                     state.lifetimes.restore(node.node_id, node.sessions_ms)
+            case ev.KeyWeighed():
+                state.fairness.weigh(event.key_id, event.weight)
             case ev.ReplanAsked():
                 planning.replan_asked(state)
             case ev.Ticked():

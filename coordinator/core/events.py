@@ -241,6 +241,14 @@ class SessionsRecalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWeighed:
+    """The operator gave a key a weight in the queue; keys of which nothing is said have 1."""
+
+    key_id: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanAsked:
     """The operator wants a fresh plan."""
 
@@ -272,6 +280,7 @@ Event = (
     | FirstTokenSent
     | LastTokenSent
     | SessionsRecalled
+    | KeyWeighed
     | ReplanAsked
     | Ticked
 )

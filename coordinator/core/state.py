@@ -193,6 +193,7 @@ class RequestRecord:
     last_route: Route = ()
     slo: SloClass = SloClass.INTERACTIVE
     charged_tokens: int = 0
+    charged_weight: float = 1.0
     prefix_blocks: tuple[int, ...] = ()
     decisions: list["Decided"] = field(default_factory=list)
     epochs_uncounted: int = 0

@@ -38,14 +38,18 @@ def charge(state: CoreState, request: RequestRecord) -> None:
     """Its key pays for what is expected, once, however often its chain breaks."""
     if request.charged_tokens == 0:
         request.charged_tokens = _expected_cost(state, request)
+        request.charged_weight = state.fairness.weight(request.key_id)
         state.fairness.charge(request.key_id, request.charged_tokens)
 
 
 def settle_charge(state: CoreState, request: RequestRecord) -> None:
-    """It is over: what was not used is given back, what was used beyond is paid."""
+    """It is over: what was not used is given back, what was used beyond is paid, by the weight
+    that the key had when it paid."""
     if request.charged_tokens:
         used = cost_tokens(request.prompt_tokens, request.num_generated)
-        state.fairness.charge(request.key_id, used - request.charged_tokens)
+        state.fairness.charge(
+            request.key_id, used - request.charged_tokens, weight=request.charged_weight
+        )
 
 
 def expected_waits_ms(state: CoreState, model_id: ModelId) -> list[int]:

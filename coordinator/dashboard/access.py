@@ -111,10 +111,15 @@ def _key_cells(key: ApiKey) -> tuple[str, ...]:
     return (
         f'<span class="mono">{text(key.key_id)}</span>',
         text(key.display_name) or figures.DASH,
-        rights + f'<span class="cell-note">{"admin" if key.is_admin else "client"}</span>',
+        rights + f'<span class="cell-note">{_kind(key)}</span>',
         _moment(key.created_unix_ms),
         revoke,
     )
+
+
+def _kind(key: ApiKey) -> str:
+    weight = "" if key.weight == 1.0 else f", weight {key.weight:g}"
+    return ("admin" if key.is_admin else "client") + weight
 
 
 def _moment(unix_ms: int) -> str:

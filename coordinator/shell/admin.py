@@ -97,7 +97,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> pb.CreateApiKeyResponse:
         async def answer(operator: ApiKey) -> pb.CreateApiKeyResponse:
             secret, entry = await self._keys.create_key(
-                display_name=request.display_name, is_admin=request.is_admin
+                display_name=request.display_name,
+                is_admin=request.is_admin,
+                weight=request.weight or 1.0,
             )
             _log.info("key_created", key_id=entry.key_id, by=operator.key_id)
             return pb.CreateApiKeyResponse(key=secret, key_id=entry.key_id)
@@ -125,6 +127,21 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await self._keys.revoke_key(request.key_id)
             _log.info("key_revoked", key_id=request.key_id, by=operator.key_id)
             return pb.RevokeApiKeyResponse()
+
+        return await self._as_operator(context, answer)
+
+    async def WeighApiKey(  # noqa: N802
+        self, request: pb.WeighApiKeyRequest, context: _Context
+    ) -> pb.WeighApiKeyResponse:
+        async def answer(operator: ApiKey) -> pb.WeighApiKeyResponse:
+            await self._keys.weigh_key(request.key_id, request.weight)
+            _log.info(
+                "key_weighed",
+                key_id=request.key_id,
+                weight=request.weight,
+                by=operator.key_id,
+            )
+            return pb.WeighApiKeyResponse()
 
         return await self._as_operator(context, answer)
 
@@ -241,4 +258,5 @@ def _key_entry(entry: ApiKey) -> pb.ApiKeyEntry:
         is_admin=entry.is_admin,
         is_revoked=entry.is_revoked,
         created_unix_ms=entry.created_unix_ms,
+        weight=entry.weight,
     )

@@ -14,6 +14,7 @@ SHEDDABLE: Final = (
     ev.NeighbourMeasured,
     ev.RequestSubmitted,
     ev.ReplanAsked,
+    ev.KeyWeighed,
 )
 """Events whose sender can try again, or whose successor says the same."""
 

@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from coordinator.shell.store_history import RequestHistory
 from coordinator.shell.store_keys import ApiKeys
+from coordinator.shell.store_migrations import migrate
 from coordinator.shell.store_nodes import EnrolledNodes
 from coordinator.shell.store_sessions import NodeSessions
 from coordinator.shell.store_tables import SCHEMA_VERSION, metadata, schema_version
@@ -138,9 +139,13 @@ async def _prepare_schema(engine: AsyncEngine, url: URL) -> None:
     try:
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
-            found = (await connection.execute(select(schema_version.c.version))).scalars().all()
+            # Locked, so that of two coordinators that start at once one migrates.
+            query = select(schema_version.c.version).with_for_update()
+            found = (await connection.execute(query)).scalars().all()
             if not found:
                 await connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
+            else:
+                await connection.run_sync(migrate, max(found))
     except (SQLAlchemyError, OSError) as error:
         cause = getattr(error, "orig", None) or error
         raise ConfigError(f"the store {where} cannot be used: {cause}") from None

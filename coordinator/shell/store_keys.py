@@ -13,6 +13,7 @@ from coordinator.shell.store_tables import api_keys
 from plait.clock import Clock
 from plait.crypto.tokens import api_key_id, is_secret, new_api_key, secret_digest
 from plait.errors import AuthenticationError, InvalidRequestError
+from scheduler.selection.fairness import WEIGHT_MAX, WEIGHT_MIN
 
 CACHED_MAX: Final = 1024
 CACHED_MS: Final = 10_000
@@ -27,8 +28,12 @@ class ApiKeys:
         self._clock = clock
         self._cache: dict[bytes, tuple[int, ApiKey]] = {}
 
-    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
-        """The secret (shown once) and its entry. Raises InvalidRequestError for a long name."""
+    async def create_key(
+        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+    ) -> tuple[str, ApiKey]:
+        """The secret (shown once) and its entry. Raises InvalidRequestError for a long name, or a
+        weight that is none."""
+        check_weight(weight)
         secret, key_id = new_api_key()
         entry = ApiKey(
             key_id=key_id,
@@ -36,6 +41,7 @@ class ApiKeys:
             is_admin=is_admin,
             is_revoked=False,
             created_unix_ms=self._clock.unix_ms(),
+            weight=weight,
         )
         async with transaction(self._engine) as connection:
             await connection.execute(
@@ -46,6 +52,7 @@ class ApiKeys:
                     is_admin=is_admin,
                     is_revoked=False,
                     created_unix_ms=entry.created_unix_ms,
+                    weight=weight,
                 )
             )
         return secret, entry
@@ -80,8 +87,16 @@ class ApiKeys:
 
     async def revoke_key(self, key_id: str) -> None:
         """Refuse a key from now on; idempotent. Raises InvalidRequestError("not_found")."""
+        await self._change(key_id, is_revoked=True)
+
+    async def weigh_key(self, key_id: str, weight: float) -> None:
+        """Give a key another weight. Raises InvalidRequestError, also ("not_found")."""
+        check_weight(weight)
+        await self._change(key_id, weight=weight)
+
+    async def _change(self, key_id: str, **values: bool | float) -> None:
         async with transaction(self._engine) as connection:
-            change = update(api_keys).where(api_keys.c.key_id == key_id).values(is_revoked=True)
+            change = update(api_keys).where(api_keys.c.key_id == key_id).values(**values)
             result = await connection.execute(change)
         self._cache.clear()
         if result.rowcount == 0:
@@ -97,7 +112,17 @@ def _entry(row: Row[tuple[object, ...]]) -> ApiKey:
         is_admin=row.is_admin,
         is_revoked=row.is_revoked,
         created_unix_ms=row.created_unix_ms,
+        weight=row.weight,
     )
+
+
+def check_weight(weight: float) -> None:
+    """Raises InvalidRequestError where it is none."""
+    if not WEIGHT_MIN <= weight <= WEIGHT_MAX:  # nan is neither
+        raise InvalidRequestError(
+            f"a key's weight is a number from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}, not {weight:g}",
+            param="weight",
+        )
 
 
 def _unknown() -> AuthenticationError:

@@ -16,7 +16,7 @@ from sqlalchemy import (
     Text,
 )
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 metadata: Final = MetaData()
 
@@ -33,6 +33,7 @@ api_keys: Final = Table(
     Column("is_admin", Boolean, nullable=False),
     Column("is_revoked", Boolean, nullable=False),
     Column("created_unix_ms", BigInteger, nullable=False),
+    Column("weight", Float, nullable=False, server_default="1"),
 )
 
 enrolment_tokens: Final = Table(

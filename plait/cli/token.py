@@ -97,12 +97,17 @@ def ban_node(
 def create_key(
     name: Annotated[str, typer.Option(help="Whose key it is.")] = "",
     admin: Annotated[bool, typer.Option("--admin", help="May run the network too.")] = False,
+    weight: Annotated[
+        float, typer.Option(help="Share of the queue beside keys of 1, where many wait.")
+    ] = 1.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.")] = False,
 ) -> None:
     """Make an API key. It is shown once."""
     from plait.wire.v1 import admin_pb2 as pb
 
-    request = pb.CreateApiKeyRequest(display_name=name, is_admin=admin)
+    if not weight > 0.0:  # 0 says nothing on the wire
+        raise ConfigError(f"--weight {weight:g}: a key's weight is above 0")
+    request = pb.CreateApiKeyRequest(display_name=name, is_admin=admin, weight=weight)
     answer = _ask(lambda stub: stub.CreateApiKey, request)
     if not quiet:
         kind = "an operator's" if admin else "a client's"
@@ -118,16 +123,30 @@ def list_keys() -> None:
     from plait.wire.v1 import admin_pb2 as pb
 
     answer = _ask(lambda stub: stub.ListApiKeys, pb.ListApiKeysRequest())
-    table = _table("key", "name", "kind", "state", "created")
+    table = _table("key", "name", "kind", "weight", "state", "created")
     for entry in answer.keys:
         table.add_row(
             entry.key_id,
             _plain(entry.display_name),
             "operator" if entry.is_admin else "client",
+            f"{entry.weight or 1.0:g}",
             "revoked" if entry.is_revoked else "valid",
             _moment(entry.created_unix_ms),
         )
     _print(table, empty="No keys yet: `plait token key create` makes one.")
+
+
+@keys.command("weigh")
+def weigh_key(
+    key_id: Annotated[str, typer.Argument(help="As `plait token key list` shows it.")],
+    weight: Annotated[float, typer.Argument(help="Share of the queue beside keys of 1.")],
+) -> None:
+    """Give a key another share of the queue, at once."""
+    from plait.wire.v1 import admin_pb2 as pb
+
+    request = pb.WeighApiKeyRequest(key_id=key_id, weight=weight)
+    _ask(lambda stub: stub.WeighApiKey, request)
+    typer.echo(f"key {key_id} weighs {weight:g}")
 
 
 @keys.command("revoke")

@@ -2,9 +2,11 @@
 
 Virtual token counters after Sheng et al. (OSDI 2024): each key pays for what it is served, prompt
 tokens once and new tokens twice; the key that has paid least is next. A key that was idle starts
-where the poorest active one stands, so nobody saves up turns.
+where the poorest active one stands, so nobody saves up turns. A key of weight w pays 1/w of every
+token, so that of keys that wait all the time each is served in proportion to its weight.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +14,8 @@ from typing import Final
 
 NEW_TOKEN_WEIGHT: Final = 2
 KEYS_MAX: Final = 4_096
+WEIGHT_MIN: Final = 0.01
+WEIGHT_MAX: Final = 100.0
 
 
 class SloClass(StrEnum):
@@ -37,14 +41,30 @@ class VirtualCounters:
 
     def __init__(self) -> None:
         self._paid: dict[str, float] = {}
+        self._weights: OrderedDict[str, float] = OrderedDict()
+
+    def weigh(self, key_id: str, weight: float) -> None:
+        """What is paid from now on counts 1/weight; a weight that is none is as 1. Of keys beyond
+        KEYS_MAX those told of longest ago are as 1 again."""
+        self._weights.pop(key_id, None)
+        if weight != 1.0 and WEIGHT_MIN <= weight <= WEIGHT_MAX:
+            self._weights[key_id] = weight
+        while len(self._weights) > KEYS_MAX:
+            self._weights.popitem(last=False)
+
+    def weight(self, key_id: str) -> float:
+        """A key's weight, 1 where none was told."""
+        return self._weights.get(key_id, 1.0)
 
     def paid(self, key_id: str) -> float:
-        """What a key has paid so far."""
+        """What a key has paid so far, in tokens of a key of weight 1."""
         return self._paid.get(key_id, 0.0)
 
-    def charge(self, key_id: str, tokens: float) -> None:
-        """Pay for `tokens`, or get some back where they are negative."""
-        self._paid[key_id] = self._paid.get(key_id, 0.0) + tokens
+    def charge(self, key_id: str, tokens: float, *, weight: float | None = None) -> None:
+        """Pay for `tokens`, or get some back where they are negative; by the key's weight, or by
+        the `weight` that it had."""
+        share = self.weight(key_id) if weight is None else weight
+        self._paid[key_id] = self._paid.get(key_id, 0.0) + tokens / share
         if len(self._paid) > KEYS_MAX:
             del self._paid[min(self._paid, key=lambda key: (self._paid[key], key))]
 
@@ -81,7 +101,8 @@ def fair_order(
             key_id = min(lanes, key=lambda key: (_paid(paid, counters, key), lanes[key][-1]))
             place = lanes[key_id].pop()
             order.append(place)
-            paid[key_id] = _paid(paid, counters, key_id) + waiting[place].tokens
+            cost = waiting[place].tokens / counters.weight(key_id)
+            paid[key_id] = _paid(paid, counters, key_id) + cost
             if not lanes[key_id]:
                 del lanes[key_id]
     return order

@@ -13,7 +13,7 @@ from grpc import aio
 
 from coordinator.assembly import core_of
 from coordinator.config import CoordinatorConfig, Listen
-from coordinator.core.events import SessionsRecalled
+from coordinator.core.events import KeyWeighed, SessionsRecalled
 from coordinator.core.view import NetworkView
 from coordinator.main import Announcement, coordinator
 from coordinator.models import served_models
@@ -269,16 +269,22 @@ async def test_a_node_joins_is_planned_with_and_answers_clients_through_both_doo
                         admin_pb2.GetNetworkRequest(), metadata=bearer(news.client_key)
                     )
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+                heavy = await admin.CreateApiKey(
+                    admin_pb2.CreateApiKeyRequest(weight=2.5), metadata=bearer(key)
+                )
             body = {"model": news.models[0], "messages": [{"role": "user", "content": "why?"}]}
             async with httpx.AsyncClient() as client:
-                headers = {"authorization": f"Bearer {news.client_key}"}
+                headers = {"authorization": f"Bearer {heavy.key}"}
                 url = f"{news.http_url}/v1/chat/completions"
                 answer = (await client.post(url, json=body, headers=headers)).json()
             assert answer["choices"][0]["message"]["content"].encode() == ANSWER
             await stack.aclose()
             assert not node.evicted  # what runs on nodes goes on: they come back
     journal = config.state_dir / "journal"
-    kinds = [type(event).__name__ for _, event in read_entries(journal)]
+    told = [event for _, event in read_entries(journal)]
+    kinds = [type(event).__name__ for event in told]
+    assert KeyWeighed(key_id=heavy.key_id, weight=2.5) in told
+    assert kinds.index("KeyWeighed") < len(kinds) - kinds[::-1].index("RequestSubmitted") - 1
     assert kinds.count("RequestSubmitted") == kinds.count("LastTokenSent") == 2
     seed = int(read_note(journal).removeprefix("seed="))
     core = core_of(config, served_models(config.models), news.network_id, seed)

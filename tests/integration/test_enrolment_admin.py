@@ -146,7 +146,7 @@ async def test_every_call_wants_an_operators_key(
     await network.store.keys.revoke_key(entry.key_id)
     unauthenticated, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
     methods = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
-    assert len(methods) == 10
+    assert len(methods) == 11
     for method in methods:
         request = getattr(admin_pb2, method.input_type.name)()
         for metadata, code, reason in (
@@ -195,6 +195,9 @@ async def test_an_operator_sees_and_steers(
         ),
         ("BanNode", admin_pb2.BanNodeRequest(node_id="nabc"), "NOT_FOUND"),
         ("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id="nope"), "NOT_FOUND"),
+        ("WeighApiKey", admin_pb2.WeighApiKeyRequest(key_id="nope", weight=2), "NOT_FOUND"),
+        ("WeighApiKey", admin_pb2.WeighApiKeyRequest(key_id="nope"), "INVALID_ARGUMENT"),
+        ("CreateApiKey", admin_pb2.CreateApiKeyRequest(weight=-1), "INVALID_ARGUMENT"),
         ("RevokeEnrolmentToken", admin_pb2.RevokeEnrolmentTokenRequest(token_id="x"), "NOT_FOUND"),
         (
             "CreateEnrolmentToken",
@@ -288,6 +291,16 @@ async def test_tokens_and_keys_are_revoked_by_command(network: Network, plait: C
     entry = await network.store.keys.verify_key(key)
     assert not entry.is_admin
     assert "[bold]Ada" in (await plait("key", "list")).stdout
+    heavy = last_line(await plait("key", "create", "--weight", "2.5", "--quiet"))
+    heavy_entry = await network.store.keys.verify_key(heavy)
+    assert heavy_entry.weight == 2.5 and entry.weight == 1.0
+    await plait("key", "weigh", heavy_entry.key_id, "4")
+    assert (await network.store.keys.verify_key(heavy)).weight == 4.0
+    listed = (await plait("key", "list")).stdout.splitlines()
+    (row,) = [line for line in listed if heavy_entry.key_id in line]
+    assert row.split()[2] == "4", row
+    refused = await plait("key", "create", "--weight", "0")
+    assert refused.exception is not None and "above 0" in str(refused.exception)
     await plait("key", "revoke", entry.key_id)
     with pytest.raises(PlaitError):
         await network.store.keys.verify_key(key)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from coordinator.shell.store import Store, open_store
 from coordinator.shell.store_history import FinishedRequest
@@ -124,7 +125,26 @@ async def test_two_coordinators_share_one_postgresql(
         await first.sessions.keep({NodeId("a"): (1, 2), NodeId("b"): (3,)})
         clock.advance(1)
         await second.sessions.keep({NodeId("a"): (1, 2, 4)})
+        await first.keys.weigh_key(entry.key_id, 2.5)
         assert await first.sessions.recall() == [("b", (3,)), ("a", (1, 2, 4))]
+
+
+async def test_a_store_of_the_first_schema_is_brought_up_to_date_once(
+    postgres: tuple[str, "subprocess.Popen[bytes]"],
+) -> None:
+    url, _process = postgres
+    async with open_store(url, ManualClock(), ca_der=b"") as store:
+        _, entry = await store.keys.create_key(display_name="old", is_admin=False)
+        async with store.history.engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE api_keys DROP COLUMN weight"))
+            await connection.execute(text("UPDATE plait_schema SET version = 1"))
+
+    async def weight_of_old() -> float:
+        async with open_store(url, ManualClock(), ca_der=b"") as opened:
+            keys = {key.key_id: key for key in await opened.keys.list_keys()}
+            return keys[entry.key_id].weight
+
+    assert await asyncio.gather(*(weight_of_old() for _ in range(3))) == [1.0] * 3
 
 
 async def test_a_database_that_goes_away_is_unavailable(

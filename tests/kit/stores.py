@@ -16,7 +16,9 @@ class MemoryKeys:
     def __init__(self) -> None:
         self.keys: dict[str, ApiKey] = {}
 
-    def add(self, secret: str, display_name: str, *, is_admin: bool = False) -> ApiKey:
+    def add(
+        self, secret: str, display_name: str, *, is_admin: bool = False, weight: float = 1.0
+    ) -> ApiKey:
         """A key whose secret the test chooses."""
         key = ApiKey(
             key_id=f"k{len(self.keys) + 1}",
@@ -24,13 +26,16 @@ class MemoryKeys:
             is_admin=is_admin,
             is_revoked=False,
             created_unix_ms=MADE_UNIX_MS,
+            weight=weight,
         )
         self.keys[secret] = key
         return key
 
-    async def create_key(self, *, display_name: str, is_admin: bool) -> tuple[str, ApiKey]:
+    async def create_key(
+        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+    ) -> tuple[str, ApiKey]:
         secret = f"plait-key-{len(self.keys) + 1}"
-        return secret, self.add(secret, display_name, is_admin=is_admin)
+        return secret, self.add(secret, display_name, is_admin=is_admin, weight=weight)
 
     async def verify_key(self, secret: str) -> ApiKey:
         key = self.keys.get(secret)
@@ -40,6 +45,13 @@ class MemoryKeys:
 
     async def list_keys(self) -> Sequence[ApiKey]:
         return list(self.keys.values())
+
+    async def weigh_key(self, key_id: str, weight: float) -> None:
+        for secret, key in self.keys.items():
+            if key.key_id == key_id:
+                self.keys[secret] = dataclasses.replace(key, weight=weight)
+                return
+        raise InvalidRequestError(f"no key {key_id}", reason="not_found")
 
     async def revoke_key(self, key_id: str) -> None:
         for secret, key in self.keys.items():

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/admin.proto\x12\rplait.wire.v1\"\x13\n\x11GetNetworkRequest\"\'\n\x12GetNetworkResponse\x12\x11\n\tview_json\x18\x01 \x01(\t\"D\n\x1b\x43reateEnrolmentTokenRequest\x12\x0f\n\x07valid_s\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"n\n\x1c\x43reateEnrolmentTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cjoin_command\x18\x04 \x01(\t\"\x1c\n\x1aListEnrolmentTokensRequest\"Q\n\x1bListEnrolmentTokensResponse\x12\x32\n\x06tokens\x18\x01 \x03(\x0b\x32\".plait.wire.v1.EnrolmentTokenEntry\"v\n\x13\x45nrolmentTokenEntry\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"/\n\x1bRevokeEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x1e\n\x1cRevokeEnrolmentTokenResponse\"=\n\x13\x43reateApiKeyRequest\x12\x14\n\x0c\x64isplay_name\x18\x01 \x01(\t\x12\x10\n\x08is_admin\x18\x02 \x01(\x08\"3\n\x14\x43reateApiKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\"\x14\n\x12ListApiKeysRequest\"?\n\x13ListApiKeysResponse\x12(\n\x04keys\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ApiKeyEntry\"r\n\x0b\x41piKeyEntry\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08is_admin\x18\x03 \x01(\x08\x12\x12\n\nis_revoked\x18\x04 \x01(\x08\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"5\n\x10\x44rainNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x13\n\x11\x44rainNodeResponse\"4\n\x0e\x42\x61nNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tis_lifted\x18\x02 \x01(\x08\"\x11\n\x0f\x42\x61nNodeResponse\"\x0f\n\rReplanRequest\"*\n\x0eReplanResponse\x12\x18\n\x10\x61llocation_epoch\x18\x01 \x01(\x04\x32\x9a\x07\n\x0c\x41\x64minService\x12Q\n\nGetNetwork\x12 .plait.wire.v1.GetNetworkRequest\x1a!.plait.wire.v1.GetNetworkResponse\x12o\n\x14\x43reateEnrolmentToken\x12*.plait.wire.v1.CreateEnrolmentTokenRequest\x1a+.plait.wire.v1.CreateEnrolmentTokenResponse\x12l\n\x13ListEnrolmentTokens\x12).plait.wire.v1.ListEnrolmentTokensRequest\x1a*.plait.wire.v1.ListEnrolmentTokensResponse\x12o\n\x14RevokeEnrolmentToken\x12*.plait.wire.v1.RevokeEnrolmentTokenRequest\x1a+.plait.wire.v1.RevokeEnrolmentTokenResponse\x12W\n\x0c\x43reateApiKey\x12\".plait.wire.v1.CreateApiKeyRequest\x1a#.plait.wire.v1.CreateApiKeyResponse\x12T\n\x0bListApiKeys\x12!.plait.wire.v1.ListApiKeysRequest\x1a\".plait.wire.v1.ListApiKeysResponse\x12W\n\x0cRevokeApiKey\x12\".plait.wire.v1.RevokeApiKeyRequest\x1a#.plait.wire.v1.RevokeApiKeyResponse\x12N\n\tDrainNode\x12\x1f.plait.wire.v1.DrainNodeRequest\x1a .plait.wire.v1.DrainNodeResponse\x12H\n\x07\x42\x61nNode\x12\x1d.plait.wire.v1.BanNodeRequest\x1a\x1e.plait.wire.v1.BanNodeResponse\x12\x45\n\x06Replan\x12\x1c.plait.wire.v1.ReplanRequest\x1a\x1d.plait.wire.v1.ReplanResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/admin.proto\x12\rplait.wire.v1\"\x13\n\x11GetNetworkRequest\"\'\n\x12GetNetworkResponse\x12\x11\n\tview_json\x18\x01 \x01(\t\"D\n\x1b\x43reateEnrolmentTokenRequest\x12\x0f\n\x07valid_s\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"n\n\x1c\x43reateEnrolmentTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cjoin_command\x18\x04 \x01(\t\"\x1c\n\x1aListEnrolmentTokensRequest\"Q\n\x1bListEnrolmentTokensResponse\x12\x32\n\x06tokens\x18\x01 \x03(\x0b\x32\".plait.wire.v1.EnrolmentTokenEntry\"v\n\x13\x45nrolmentTokenEntry\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"/\n\x1bRevokeEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x1e\n\x1cRevokeEnrolmentTokenResponse\"M\n\x13\x43reateApiKeyRequest\x12\x14\n\x0c\x64isplay_name\x18\x01 \x01(\t\x12\x10\n\x08is_admin\x18\x02 \x01(\x08\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"3\n\x14\x43reateApiKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\"\x14\n\x12ListApiKeysRequest\"?\n\x13ListApiKeysResponse\x12(\n\x04keys\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ApiKeyEntry\"\x82\x01\n\x0b\x41piKeyEntry\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08is_admin\x18\x03 \x01(\x08\x12\x12\n\nis_revoked\x18\x04 \x01(\x08\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x0e\n\x06weight\x18\x06 \x01(\x01\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"4\n\x12WeighApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\"\x15\n\x13WeighApiKeyResponse\"5\n\x10\x44rainNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x13\n\x11\x44rainNodeResponse\"4\n\x0e\x42\x61nNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tis_lifted\x18\x02 \x01(\x08\"\x11\n\x0f\x42\x61nNodeResponse\"\x0f\n\rReplanRequest\"*\n\x0eReplanResponse\x12\x18\n\x10\x61llocation_epoch\x18\x01 \x01(\x04\x32\xf0\x07\n\x0c\x41\x64minService\x12Q\n\nGetNetwork\x12 .plait.wire.v1.GetNetworkRequest\x1a!.plait.wire.v1.GetNetworkResponse\x12o\n\x14\x43reateEnrolmentToken\x12*.plait.wire.v1.CreateEnrolmentTokenRequest\x1a+.plait.wire.v1.CreateEnrolmentTokenResponse\x12l\n\x13ListEnrolmentTokens\x12).plait.wire.v1.ListEnrolmentTokensRequest\x1a*.plait.wire.v1.ListEnrolmentTokensResponse\x12o\n\x14RevokeEnrolmentToken\x12*.plait.wire.v1.RevokeEnrolmentTokenRequest\x1a+.plait.wire.v1.RevokeEnrolmentTokenResponse\x12W\n\x0c\x43reateApiKey\x12\".plait.wire.v1.CreateApiKeyRequest\x1a#.plait.wire.v1.CreateApiKeyResponse\x12T\n\x0bListApiKeys\x12!.plait.wire.v1.ListApiKeysRequest\x1a\".plait.wire.v1.ListApiKeysResponse\x12W\n\x0cRevokeApiKey\x12\".plait.wire.v1.RevokeApiKeyRequest\x1a#.plait.wire.v1.RevokeApiKeyResponse\x12T\n\x0bWeighApiKey\x12!.plait.wire.v1.WeighApiKeyRequest\x1a\".plait.wire.v1.WeighApiKeyResponse\x12N\n\tDrainNode\x12\x1f.plait.wire.v1.DrainNodeRequest\x1a .plait.wire.v1.DrainNodeResponse\x12H\n\x07\x42\x61nNode\x12\x1d.plait.wire.v1.BanNodeRequest\x1a\x1e.plait.wire.v1.BanNodeResponse\x12\x45\n\x06Replan\x12\x1c.plait.wire.v1.ReplanRequest\x1a\x1d.plait.wire.v1.ReplanResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,31 +50,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_start=570
   _globals['_REVOKEENROLMENTTOKENRESPONSE']._serialized_end=600
   _globals['_CREATEAPIKEYREQUEST']._serialized_start=602
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=663
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=665
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=716
-  _globals['_LISTAPIKEYSREQUEST']._serialized_start=718
-  _globals['_LISTAPIKEYSREQUEST']._serialized_end=738
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=740
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=803
-  _globals['_APIKEYENTRY']._serialized_start=805
-  _globals['_APIKEYENTRY']._serialized_end=919
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=921
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=958
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=960
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=982
-  _globals['_DRAINNODEREQUEST']._serialized_start=984
-  _globals['_DRAINNODEREQUEST']._serialized_end=1037
-  _globals['_DRAINNODERESPONSE']._serialized_start=1039
-  _globals['_DRAINNODERESPONSE']._serialized_end=1058
-  _globals['_BANNODEREQUEST']._serialized_start=1060
-  _globals['_BANNODEREQUEST']._serialized_end=1112
-  _globals['_BANNODERESPONSE']._serialized_start=1114
-  _globals['_BANNODERESPONSE']._serialized_end=1131
-  _globals['_REPLANREQUEST']._serialized_start=1133
-  _globals['_REPLANREQUEST']._serialized_end=1148
-  _globals['_REPLANRESPONSE']._serialized_start=1150
-  _globals['_REPLANRESPONSE']._serialized_end=1192
-  _globals['_ADMINSERVICE']._serialized_start=1195
-  _globals['_ADMINSERVICE']._serialized_end=2117
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=679
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=681
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=732
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=734
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=754
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=756
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=819
+  _globals['_APIKEYENTRY']._serialized_start=822
+  _globals['_APIKEYENTRY']._serialized_end=952
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=954
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=991
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=993
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1015
+  _globals['_WEIGHAPIKEYREQUEST']._serialized_start=1017
+  _globals['_WEIGHAPIKEYREQUEST']._serialized_end=1069
+  _globals['_WEIGHAPIKEYRESPONSE']._serialized_start=1071
+  _globals['_WEIGHAPIKEYRESPONSE']._serialized_end=1092
+  _globals['_DRAINNODEREQUEST']._serialized_start=1094
+  _globals['_DRAINNODEREQUEST']._serialized_end=1147
+  _globals['_DRAINNODERESPONSE']._serialized_start=1149
+  _globals['_DRAINNODERESPONSE']._serialized_end=1168
+  _globals['_BANNODEREQUEST']._serialized_start=1170
+  _globals['_BANNODEREQUEST']._serialized_end=1222
+  _globals['_BANNODERESPONSE']._serialized_start=1224
+  _globals['_BANNODERESPONSE']._serialized_end=1241
+  _globals['_REPLANREQUEST']._serialized_start=1243
+  _globals['_REPLANREQUEST']._serialized_end=1258
+  _globals['_REPLANRESPONSE']._serialized_start=1260
+  _globals['_REPLANRESPONSE']._serialized_end=1302
+  _globals['_ADMINSERVICE']._serialized_start=1305
+  _globals['_ADMINSERVICE']._serialized_end=2313
 # @@protoc_insertion_point(module_scope)

@@ -243,19 +243,23 @@ class CreateApiKeyRequest(_message.Message):
 
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     IS_ADMIN_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """whose"""
     is_admin: _builtins.bool
     """may use this service"""
+    weight: _builtins.float
+    """share of the queue beside keys of 1; 0: 1"""
     def __init__(
         self,
         *,
         display_name: _builtins.str = ...,
         is_admin: _builtins.bool = ...,
+        weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "is_admin", b"is_admin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "is_admin", b"is_admin", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -339,6 +343,7 @@ class ApiKeyEntry(_message.Message):
     IS_ADMIN_FIELD_NUMBER: _builtins.int
     IS_REVOKED_FIELD_NUMBER: _builtins.int
     CREATED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     key_id: _builtins.str
     """public part"""
     display_name: _builtins.str
@@ -349,6 +354,8 @@ class ApiKeyEntry(_message.Message):
     """refused from now on"""
     created_unix_ms: _builtins.int
     """wall clock"""
+    weight: _builtins.float
+    """share of the queue beside keys of 1; 0: an older coordinator, 1"""
     def __init__(
         self,
         *,
@@ -357,10 +364,11 @@ class ApiKeyEntry(_message.Message):
         is_admin: _builtins.bool = ...,
         is_revoked: _builtins.bool = ...,
         created_unix_ms: _builtins.int = ...,
+        weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "display_name", b"display_name", "is_admin", b"is_admin", "is_revoked", b"is_revoked", "key_id", b"key_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "display_name", b"display_name", "is_admin", b"is_admin", "is_revoked", b"is_revoked", "key_id", b"key_id", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -404,6 +412,49 @@ class RevokeApiKeyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevokeApiKeyResponse: _TypeAlias = RevokeApiKeyResponse  # noqa: Y015
+
+@_typing.final
+class WeighApiKeyRequest(_message.Message):
+    """Weighs a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """public part"""
+    weight: _builtins.float
+    """share of the queue beside keys of 1"""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeighApiKeyRequest: _TypeAlias = WeighApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class WeighApiKeyResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeighApiKeyResponse: _TypeAlias = WeighApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class DrainNodeRequest(_message.Message):

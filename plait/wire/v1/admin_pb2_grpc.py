@@ -70,6 +70,11 @@ class AdminServiceStub:
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.SerializeToString,
                 response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyResponse.FromString,
                 _registered_method=True)
+        self.WeighApiKey = channel.unary_unary(
+                '/plait.wire.v1.AdminService/WeighApiKey',
+                request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.SerializeToString,
+                response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/plait.wire.v1.AdminService/DrainNode',
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
@@ -140,6 +145,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WeighApiKey(self, request, context):
+        """Gives a key another share of the queue. NOT_FOUND: no such key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """NOT_FOUND: no such node.
         """
@@ -198,6 +210,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RevokeApiKey,
                     request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.FromString,
                     response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyResponse.SerializeToString,
+            ),
+            'WeighApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.WeighApiKey,
+                    request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.FromString,
+                    response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -405,6 +422,33 @@ class AdminService:
             '/plait.wire.v1.AdminService/RevokeApiKey',
             plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.SerializeToString,
             plait_dot_wire_dot_v1_dot_admin__pb2.RevokeApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WeighApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/plait.wire.v1.AdminService/WeighApiKey',
+            plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.SerializeToString,
+            plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

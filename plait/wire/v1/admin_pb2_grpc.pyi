@@ -47,6 +47,8 @@ class AdminServiceStub:
     """All keys; secrets are never shown again."""
     RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.RevokeApiKeyResponse]
     """NOT_FOUND: no such key."""
+    WeighApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WeighApiKeyRequest, _admin_pb2.WeighApiKeyResponse]
+    """Gives a key another share of the queue. NOT_FOUND: no such key."""
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
     """NOT_FOUND: no such node."""
     BanNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]
@@ -73,6 +75,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """All keys; secrets are never shown again."""
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
     """NOT_FOUND: no such key."""
+    WeighApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.WeighApiKeyRequest, _admin_pb2.WeighApiKeyResponse]  # type: ignore[assignment]
+    """Gives a key another share of the queue. NOT_FOUND: no such key."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """NOT_FOUND: no such node."""
     BanNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]  # type: ignore[assignment]
@@ -138,6 +142,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeApiKeyResponse, _abc.Awaitable[_admin_pb2.RevokeApiKeyResponse]]:
         """NOT_FOUND: no such key."""
+
+    @_abc_1.abstractmethod
+    def WeighApiKey(
+        self,
+        request: _admin_pb2.WeighApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.WeighApiKeyResponse, _abc.Awaitable[_admin_pb2.WeighApiKeyResponse]]:
+        """Gives a key another share of the queue. NOT_FOUND: no such key."""
 
     @_abc_1.abstractmethod
     def DrainNode(

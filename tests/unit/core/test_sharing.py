@@ -121,3 +121,26 @@ def test_a_node_that_was_started_anew_keeps_nothing() -> None:
     assert opened
     decision = story.core.state.requests[opened[0].request_id].decisions[-1].decision
     assert decision is not None and decision.how is not How.AFFINITY
+
+
+def test_a_key_of_weight_three_is_served_three_times_as_much() -> None:
+    story = Story(Limits(kv_tokens_min=1024, wait_limit_ms=600_000))
+    story.start("a", memory_mib=2_000)
+    story.tell(ev.KeyWeighed(key_id="heavy", weight=3.0))
+    for at in range(30):
+        story.submit(f"heavy{at}", key="heavy", prompt=4_000, new=96)
+        story.submit(f"plain{at}", key="plain", prompt=4_000, new=96)
+    turns = serve(story, 24)
+    heavy = sum(name.startswith("heavy") for name in turns)
+    assert 2.5 <= heavy / (len(turns) - heavy) <= 3.5
+
+
+def test_what_was_paid_by_one_weight_is_given_back_by_it() -> None:
+    story = Story(Limits(kv_tokens_min=1024, wait_limit_ms=600_000))
+    story.start("a", memory_mib=2_000)
+    story.tell(ev.KeyWeighed(key_id="k", weight=0.5))
+    story.submit("r", prompt=100, new=96)
+    assert story.core.state.fairness.paid("k") == 2 * (100 + 2 * 96)
+    story.tell(ev.KeyWeighed(key_id="k", weight=100.0))
+    story.finish("r", num=1)
+    assert story.core.state.fairness.paid("k") == 2 * (100 + 2)

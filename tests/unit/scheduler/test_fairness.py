@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from scheduler.selection.fairness import (
     KEYS_MAX,
+    WEIGHT_MIN,
     SloClass,
     VirtualCounters,
     Waiting,
@@ -94,3 +95,55 @@ def test_everybody_is_in_the_order_once_and_keys_keep_theirs(
         slo = SloClass.BATCH if is_batch else SloClass.INTERACTIVE
         own = [p for p in found if waiting[p].key_id == key and waiting[p].slo is slo]
         assert own == sorted(own)
+
+
+def test_a_heavier_key_gets_turns_in_proportion() -> None:
+    counters = VirtualCounters()
+    counters.weigh("a", 3.0)
+    waiting = [one(key) for _ in range(24) for key in ("a", "b")]
+    places = order(*waiting, counters=counters)
+    first = [waiting[place].key_id for place in places[:16]]
+    assert first.count("a") == 12 and first.count("b") == 4
+
+
+def test_a_weight_changes_what_is_paid_and_what_is_given_back() -> None:
+    counters = VirtualCounters()
+    counters.weigh("a", 4.0)
+    counters.charge("a", 1_000)
+    assert counters.paid("a") == 250
+    counters.weigh("a", 1.0)
+    counters.charge("a", -1_000, weight=4.0)  # all that was paid, as it was paid
+    assert counters.paid("a") == 0
+    counters.charge("a", 10)
+    assert counters.paid("a") == 10
+
+
+def test_weights_are_bounded_in_size_and_number() -> None:
+    counters = VirtualCounters()
+    for weight in (0.0, -3.0, float("nan"), float("inf"), 1e9, WEIGHT_MIN / 2):
+        counters.weigh("a", weight)
+        assert counters.weight("a") == 1.0
+    for i in range(KEYS_MAX + 5):
+        counters.weigh(f"k{i}", 2.0)
+    assert counters.weight("k0") == 1.0 and counters.weight(f"k{KEYS_MAX + 4}") == 2.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    weights=st.lists(st.sampled_from((0.25, 0.5, 1.0, 2.0, 5.0)), min_size=2, max_size=4),
+    tokens=st.integers(50, 200),
+)
+def test_keys_that_always_wait_are_served_by_their_weights(
+    weights: list[float], tokens: int
+) -> None:
+    counters, served = VirtualCounters(), [0] * len(weights)
+    for at, weight in enumerate(weights):
+        counters.weigh(f"k{at}", weight)
+    for _ in range(400):  # one chain, everybody always waits
+        place = order(
+            *(one(f"k{at}", tokens=tokens) for at in range(len(weights))), counters=counters
+        )[0]
+        counters.charge(f"k{place}", tokens)
+        served[place] += 1
+    fair = [400 * weight / sum(weights) for weight in weights]
+    assert all(abs(got - due) <= 1 + len(weights) for got, due in zip(served, fair, strict=True))

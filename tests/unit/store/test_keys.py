@@ -82,3 +82,43 @@ async def test_random_text_is_refused_and_nothing_else(store: Store, text: str) 
     for secret in (text, "sk-plait-abcdef-" + text):
         with pytest.raises(AuthenticationError):
             await store.keys.verify_key(secret)
+
+
+async def test_a_key_keeps_its_weight(store: Store, tmp_path: Path) -> None:
+    secret, entry = await store.keys.create_key(display_name="x", is_admin=False, weight=2.5)
+    assert (await store.keys.verify_key(secret)).weight == entry.weight == 2.5
+    await store.keys.weigh_key(entry.key_id, 0.5)
+    assert (await store.keys.verify_key(secret)).weight == 0.5  # whatever was cached
+    async with open_store(tmp_path / "store.db", ManualClock(), ca_der=b"") as again:
+        assert [key.weight for key in await again.keys.list_keys()] == [0.5]
+    with pytest.raises(InvalidRequestError) as caught:
+        await store.keys.weigh_key("nobody", 1.0)
+    assert caught.value.code == "not_found"
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 0.009, 101.0, float("nan"), float("inf")])
+async def test_a_weight_that_is_none_is_refused(store: Store, weight: float) -> None:
+    with pytest.raises(InvalidRequestError, match=r"from 0\.01 to 100"):
+        await store.keys.create_key(display_name="x", is_admin=False, weight=weight)
+    _, entry = await store.keys.create_key(display_name="x", is_admin=False)
+    with pytest.raises(InvalidRequestError, match=r"from 0\.01 to 100"):
+        await store.keys.weigh_key(entry.key_id, weight)
+    assert [key.weight for key in await store.keys.list_keys()] == [1.0]
+
+
+async def test_keys_of_an_older_store_weigh_as_much_as_each_other(
+    store: Store, tmp_path: Path
+) -> None:
+    secret, entry = await store.keys.create_key(display_name="old", is_admin=True)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("ALTER TABLE api_keys DROP COLUMN weight")
+        connection.execute("DROP TABLE node_sessions")
+        connection.execute("UPDATE plait_schema SET version = 1")
+    for _ in range(2):  # the second opening has nothing to do
+        async with open_store(tmp_path / "store.db", ManualClock(), ca_der=b"") as again:
+            assert await again.keys.verify_key(secret) == entry
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert connection.execute("SELECT version FROM plait_schema").fetchall() == [(2,)]
+    async with open_store(tmp_path / "store.db", ManualClock(), ca_der=b"") as again:
+        await again.keys.weigh_key(entry.key_id, 3.0)
+        assert (await again.keys.verify_key(secret)).weight == 3.0
