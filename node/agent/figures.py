@@ -97,6 +97,8 @@ def read_figures(home: Path, clock: Clock) -> NodeFigures | None:
             content = json.loads(file.read(BYTES_MAX))
         pid, age_ms = int(content.pop("pid")), clock.unix_ms() - int(content.pop("unix_ms"))
         serving = content.pop("serving")
+        for name in ("limits", "notes"):
+            content[name] = tuple(str(line) for line in content[name])
         figures = NodeFigures(
             **{name: content[name] for name in _names(NodeFigures) if name != "serving"},
             serving=ServingFigures(**serving) if serving is not None else None,

@@ -90,6 +90,11 @@ class OwnerWatch:
         )
         return self.why
 
+    async def looked(self) -> None:
+        """Until the machine was read once more."""
+        self._is_read.clear()
+        await asyncio.to_thread(self._is_read.wait, FIRST_READ_S)
+
     async def run(self, changed: Callable[[WhyPaused | None], None]) -> None:
         """Tell every change until cancelled, the first time in any case."""
         told: WhyPaused | None = None

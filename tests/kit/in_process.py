@@ -18,6 +18,7 @@ from node.config import NodeConfig
 from node.engine.device import pick_device
 from node.engine.host import ThreadedEngineHost
 from node.main import Node
+from node.owner.settings import read_settings
 from plait.clock import SystemClock
 from plait.sdk import AsyncClient
 from plait.types import DType
@@ -84,10 +85,17 @@ def loopback_config(home: Path, **changes: object) -> CoordinatorConfig:
 
 @asynccontextmanager
 async def small_network(
-    home: Path, *, num_nodes: int, context_tokens: int = 512, wire_dtype: DType = DType.FLOAT32
+    home: Path,
+    *,
+    num_nodes: int,
+    context_tokens: int = 512,
+    wire_dtype: DType = DType.FLOAT32,
+    sets: tuple[str, ...] = (),
+    times_wide: int = 1,
 ) -> AsyncIterator[SmallNetwork]:
-    """The tiny model over `num_nodes` nodes of which fewer cannot hold it, each behind a proxy."""
-    spec = write_tiny_model(home / "tiny", context_tokens=context_tokens)
+    """The tiny model over `num_nodes` nodes of which fewer cannot hold it, each behind a proxy.
+    `sets` are the owners' limits."""
+    spec = write_tiny_model(home / "tiny", context_tokens=context_tokens, times_wide=times_wide)
     names = [f"node {number}" for number in range(1, num_nodes + 1)]
     config = loopback_config(
         home,
@@ -104,7 +112,7 @@ async def small_network(
         )
         for name in names:
             network.nodes[name] = await stack.enter_async_context(
-                _small_node(network, name, cap_bytes)
+                _small_node(network, name, cap_bytes, sets)
             )
         await until_ready(network.news)
         yield network
@@ -119,7 +127,7 @@ async def until_ready(news: Announcement) -> None:
 
 @asynccontextmanager
 async def _small_node(
-    network: SmallNetwork, name: str, cap_bytes: int | None
+    network: SmallNetwork, name: str, cap_bytes: int | None, sets: tuple[str, ...]
 ) -> AsyncIterator[SmallNode]:
     port = free_port()
     async with Proxy(port) as proxy:
@@ -131,6 +139,7 @@ async def _small_node(
             listen=f"{LOOPBACK}:{port}",
             advertise=(proxy.address,),
             memory_bytes=cap_bytes,
+            owner=read_settings(network.home / "none.toml", environ={}, flags=sets),
         )
         credentials = await join(config)
         engine = ThreadedEngineHost(

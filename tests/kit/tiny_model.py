@@ -35,10 +35,15 @@ TEMPLATE = (
 )
 
 
-def write_tiny_model(folder: Path, *, seed: int = 7, context_tokens: int = 512) -> ModelSpec:
-    """Weights, configuration, tokenizer (a token per byte, 256 ends) and chat template."""
+def write_tiny_model(
+    folder: Path, *, seed: int = 7, context_tokens: int = 512, times_wide: int = 1
+) -> ModelSpec:
+    """Weights, configuration, tokenizer (a token per byte, 256 ends) and chat template. Rows of a
+    model that is several `times_wide` are so many times longer."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {**CONFIG, "max_position_embeddings": context_tokens}
+    for name in ("hidden_size", "intermediate_size", "head_dim"):
+        config[name] = CONFIG[name] * times_wide  # type: ignore[operator]
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"chat_template": TEMPLATE, "eos_token": "<eos>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
