@@ -27,6 +27,7 @@ from coordinator.shell.first_start import (
     save_profile,
     write_token_files,
 )
+from coordinator.shell.latencies import Latencies
 from coordinator.shell.metrics import metrics_router
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import open_store
@@ -241,7 +242,15 @@ def _http_app(parts: Parts, around: Surroundings) -> tuple[FastAPI, str]:
     where it is off)."""
     telemetry, keys = around.telemetry, around.store.keys
     app = parts.gateway.http_app()
-    app.include_router(metrics_router(views=parts.views, telemetry=telemetry.view, keys=keys))
+    latencies = Latencies()
+    parts.gateway.generator.finished_hooks.append(
+        lambda model_id, end: latencies.ended(
+            model_id, end.ttft_ms, end.total_ms, end.completion_tokens
+        )
+    )
+    app.include_router(
+        metrics_router(views=parts.views, telemetry=telemetry.view, keys=keys, latencies=latencies)
+    )
     if not around.config.is_dashboard_enabled:
         return app, ""
     dashboard = mount(

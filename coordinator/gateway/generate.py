@@ -12,6 +12,7 @@ from coordinator.gateway.catalogue import Catalogue
 from coordinator.gateway.constraint_check import ConstraintCheck
 from coordinator.gateway.conversation import conversation_chars
 from coordinator.gateway.generation import Generation
+from coordinator.gateway.happenings import Finished
 from coordinator.gateway.holding import calls_of, constraint_of
 from coordinator.gateway.order import (
     Conversation,
@@ -29,7 +30,7 @@ from coordinator.ports import Inbox
 from plait.clock import Clock
 from plait.errors import DeadlineError, InvalidRequestError, OverloadedError, UnavailableError
 from plait.prefixes import cache_salt
-from plait.types import Constraint, FinishReason, ModelSpec, RequestId
+from plait.types import Constraint, FinishReason, ModelId, ModelSpec, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,9 @@ class Generator:
         self._network_id = network_id
         self._constraints = constraints if constraints is not None else ConstraintCheck()
         self.limits: Final = limits if limits is not None else GenerateLimits()
+        self.finished_hooks: list[Callable[[ModelId, Finished], None]] = []
+        """Called as each generation ends; they must not raise."""
+
         self._kept: dict[RequestId, _Kept] = {}
         self._is_stopping = False
 
@@ -146,12 +150,17 @@ class Generator:
             clock=self._clock,
             slo=order.slo,
             fingerprint=fingerprint,
+            on_finished=self._finished,
             **calls_of(order, tokenizer.tool_format, request_id),
         )
         self._submit(generation, order.resume, known_ids)
         kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
         self._kept[request_id] = kept
         return self._read(kept, waker, order.resume)
+
+    def _finished(self, model_id: ModelId, finished: Finished) -> None:
+        for hear in self.finished_hooks:
+            hear(model_id, finished)
 
     @property
     def silence_s(self) -> float:

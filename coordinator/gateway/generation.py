@@ -5,7 +5,7 @@ token limit, so a reader may be slow or come late without anything growing.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -52,9 +52,10 @@ class Generation:
         calls: CallScanner | None = None,
         shown: Mapping[int, bytes] | None = None,
         fingerprint: bytes = b"",
+        on_finished: Callable[[ModelId, Finished], None] = lambda *_: None,
     ) -> None:
         """`calls` finds function calls in the text; `shown` are the bytes of special tokens that it
-        has to see."""
+        has to see. `on_finished` is called once."""
         self.request_id: Final = request_id
         self.model_id: Final = model_id
         self.key_id: Final = key_id
@@ -81,6 +82,7 @@ class Generation:
         self._utf8 = Utf8Stream()
         self._scanner = StopScanner(stop)
         self._calls = calls
+        self._on_finished = on_finished
         self._shown: Mapping[int, bytes] = shown if shown is not None else {}
         self._fed_chars = 0
         self._released_chars = 0
@@ -231,6 +233,7 @@ class Generation:
             stop=stop,
         )
         self._tell(self.finished)
+        self._on_finished(self.model_id, self.finished)
 
     def _notice(self, happening: Happening) -> None:
         if self.finished is None and self._num_notices < NOTICES_MAX:

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from coordinator.core.view import NetworkView
 from coordinator.ports import KeyStore, TelemetryReader, ViewSource
+from coordinator.shell.latencies import Latencies
 from plait.errors import AuthenticationError
 from plait.wire.telemetry import PresenceState
 
@@ -56,6 +57,8 @@ class _Collector:
         yield from _of_network(view)
         yield from _of_nodes(view)
         yield from _of_models(view)
+        yield from _of_hops(view)
+        yield from _of_plan(view)
         if self._telemetry is not None:
             health = self._telemetry.health()
             connected = GaugeMetricFamily(
@@ -82,7 +85,11 @@ class _Collector:
 
 
 def metrics_router(
-    *, views: ViewSource, telemetry: TelemetryReader | None, keys: KeyStore
+    *,
+    views: ViewSource,
+    telemetry: TelemetryReader | None,
+    keys: KeyStore,
+    latencies: Latencies,
 ) -> APIRouter:
     """`GET /metrics` with `Authorization: Bearer KEY`: 401 without one, 403 for a client's."""
     router = APIRouter(include_in_schema=False)
@@ -100,7 +107,8 @@ def metrics_router(
             return Response("an admin key is needed\n", 401, {"www-authenticate": "Bearer"})
         if not key.is_admin:
             return Response("an admin key is needed\n", 403)
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        text = generate_latest(registry) + generate_latest(latencies.registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return router
 
@@ -142,3 +150,35 @@ def _of_models(view: NetworkView) -> Iterator[Metric]:
         fewest.add_metric([model.model_id], min(model.replicas_per_layer, default=0))
     yield ready
     yield fewest
+
+
+def _of_hops(view: NetworkView) -> Iterator[Metric]:
+    labels = ["node_id", "neighbour_id"]
+    rtt = GaugeMetricFamily(
+        "plait_hop_rtt_ms", "Measured round trip to a neighbour, milliseconds", labels=labels
+    )
+    rate = GaugeMetricFamily(
+        "plait_hop_bytes_per_second", "Measured rate to a neighbour", labels=labels
+    )
+    for node in view.nodes:
+        for hop in node.hops:
+            rtt.add_metric([node.node_id, hop.neighbour_id], hop.rtt_ms)
+            if hop.bytes_per_s > 0:
+                rate.add_metric([node.node_id, hop.neighbour_id], hop.bytes_per_s)
+    yield rtt
+    yield rate
+
+
+def _of_plan(view: NetworkView) -> Iterator[Metric]:
+    if view.plan is None:
+        return
+    for name, description in (
+        ("objective", "Tokens/s that the plan in force is reckoned to carry"),
+        ("bound", "Tokens/s that no plan could exceed"),
+    ):
+        family = GaugeMetricFamily(f"plait_plan_{name}_tokens_per_second", description)
+        family.add_metric([], getattr(view.plan, f"{name}_tokens_per_s"))
+        yield family
+    epoch = GaugeMetricFamily("plait_plan_epoch", "Number of the plan in force")
+    epoch.add_metric([], view.plan.epoch)
+    yield epoch
