@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import ByteStore
 from plait.models.coded import CodedMatrix
+from plait.models.cuts import num_rows, read_cut
 from plait.models.finite import require_finite
 from plait.models.gguf_blocks import CODED_QUANTS, coded_from_blocks
 from plait.models.gguf_header import GgufHeader, GgufTensor, read_header
@@ -90,6 +91,35 @@ class GgufSource:
         if coded is not None:
             coded.require_finite(name=name, where=self._store.label)
         return coded
+
+    def read_cut(
+        self, name: str, rows: Sequence[range] | None, columns: range | None
+    ) -> TensorData | None:
+        """Rows, one stretch after the other, and of these some columns; None: all. None comes back
+        where a cut would divide a block, or a head whose channels lie in another order here. Raises
+        WeightsError."""
+        tensor = self._tensor(name)
+        if len(tensor.shape) != 2:
+            return None
+        found, width = num_rows(rows, tensor.shape[0]), columns or range(tensor.shape[1])
+        per_block, block_bytes = GGML_QUANT_SIZES[tensor.quant]
+        is_permuted = self._permuted_heads(name) is not None
+        if width.start % per_block or width.stop % per_block:
+            return None
+        if is_permuted and any(r.start % self.spec.head_dim for r in rows or ()):
+            return None
+        at = range(width.start // per_block * block_bytes, width.stop // per_block * block_bytes)
+        row_bytes = tensor.num_bytes // tensor.shape[0]
+        table = RowTable(offset=tensor.offset, num_rows=tensor.shape[0], row_bytes=row_bytes)
+        raw = read_cut(self._store, table, rows, at)
+        if raw is None:
+            return None
+        stored = np.frombuffer(raw, dtype=np.uint8).reshape(found, len(at))
+        shape = (found, len(width))
+        if is_permuted:
+            cut = replace(tensor, shape=shape)
+            stored = _undo_rope_permutation(stored, found // self.spec.head_dim, cut)
+        return self._as_data(name, stored, tensor, shape)
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         """Rows of a matrix whose rows lie in Hugging Face's order (not q and k of "llama")."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from plait.errors import WeightsError
 from plait.models.bytestore import ByteStore
 from plait.models.coded import CodedMatrix
+from plait.models.cuts import num_rows, read_cut
 from plait.models.finite import require_finite
 from plait.models.hf_names import view_of
 from plait.models.hf_quantised import Quantisation
@@ -99,6 +100,24 @@ class SafetensorsSource:
         """One matrix as codes; None where it is plain. Raises WeightsError."""
         part = self._part(name)
         return part.read_coded() if isinstance(part, CodedPart) else None
+
+    def read_cut(
+        self, name: str, rows: Sequence[range] | None, columns: range | None
+    ) -> TensorData | None:
+        """Rows, one stretch after the other, and of these some columns; None: all. None comes back
+        where the file has the matrix in another form. Raises WeightsError."""
+        part = self._part(name)
+        if not isinstance(part, Part) or not part.view.is_whole or len(part.shape()) != 2:
+            return None
+        tensor, store = part.main.tensor, part.main.store
+        dtype, size = float_type(tensor, store.label), columns or range(tensor.shape[1])
+        at = range(size.start * dtype.num_bytes, size.stop * dtype.num_bytes)
+        buffer = read_cut(store, _table(tensor), rows, at)
+        if buffer is None:
+            return None
+        require_finite(buffer, dtype, name=name, where=store.label)
+        shape = (num_rows(rows, tensor.shape[0]), len(size))
+        return TensorData(name=name, dtype=dtype, shape=shape, buffer=buffer)
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         """Rows of a matrix, and only their bytes. Raises WeightsError."""

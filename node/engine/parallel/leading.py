@@ -45,7 +45,6 @@ RANK_BUFFER_BYTES = 32 << 20
 """What a rank needs beside its share of what one node needs: its own plans and hidden states."""
 
 
-
 class LeadingRunner(Runner):
     """Where a step fails on rank 0, the others wait in the middle of it: the group ends."""
 

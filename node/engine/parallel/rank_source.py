@@ -8,8 +8,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from node.engine.parallel.split import Cut, Split, cut_of
+from plait.models.coded import CodedMatrix
 from plait.models.opening import prefetch
-from plait.models.source import ReadProgress, TensorData, TensorSource
+from plait.models.source import ReadProgress, TensorData, TensorSource, read_coded
 from plait.types import ModelSpec
 
 
@@ -19,9 +20,9 @@ class CutReader(Protocol):
 
     def read_cut(
         self, name: str, rows: Sequence[range] | None, columns: range | None
-    ) -> TensorData:
-        """Rows of a tensor, one stretch after the other, and of these some columns; None: all.
-        Raises WeightsError."""
+    ) -> TensorData | None:
+        """Rows of a tensor, one stretch after the other, and of these some columns; None: all. None
+        comes back where it has to be read as a whole. Raises WeightsError."""
         ...
 
 
@@ -76,9 +77,16 @@ class RankSource:
             self._shared.update(name.encode())
             self._shared.update(found.buffer)
             return found if not cut.is_once or self._split.rank == 0 else _zeros(found)
+        part: TensorData | None = None
         if isinstance(self._source, CutReader):
-            return self._source.read_cut(name, cut.rows, cut.columns)
-        return cut_out(self._source.read(name), cut)
+            part = self._source.read_cut(name, cut.rows, cut.columns)
+        return cut_out(self._source.read(name), cut) if part is None else part
+
+    def read_coded(self, name: str) -> CodedMatrix | None:
+        """This rank's part of a matrix that the file has as codes. Raises WeightsError."""
+        coded = read_coded(self._source, name)
+        cut = cut_of(self._whole, self._split, name)
+        return coded if coded is None or cut.is_whole else coded.cut(cut.rows, cut.columns)
 
     def read_rows(self, name: str, rows: Sequence[int]) -> TensorData:
         return self._source.read_rows(name, rows)
