@@ -9,10 +9,12 @@ from plait.cli import node_doctor, node_install, node_pause, node_rank, node_sta
 from plait.cli.amounts import parse_bytes as parse_bytes
 from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
+from plait.cli.node_keep import SETTINGS, keep
 from plait.cli.node_owner import Home, Limits, Sets, allowed_device, owner_settings
 from plait.errors import ConfigError
 
 app = typer.Typer(help="Lend this machine to a network.", no_args_is_help=True)
+app.command("keep", context_settings=SETTINGS)(keep)
 app.command("status")(node_status.status)
 app.command("doctor")(node_doctor.doctor)
 app.command("install")(node_install.install)
