@@ -8,7 +8,7 @@ PROMPT ?= Why is the sky blue?
 INSTALL := $(BIN)/python scripts/install.py
 PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
-.PHONY: demo test check static proto proto-check lint type fast bench clean
+.PHONY: demo test check static proto proto-check lint type fast bench soak clean
 
 # The parts that run: SDK, coordinator, node.
 $(RUN): pyproject.toml
@@ -74,10 +74,15 @@ proto-check: $(STAMP)
 		cmp -s $$f plait/wire/v1/$$(basename $$f) || { echo "stale stub: $$(basename $$f); run make proto"; exit 1; }; done
 	@echo "stubs are fresh"
 
+# Random faults against real processes, MINUTES long, with requests all the while.
+MINUTES ?= 30
+soak: $(STAMP)
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --strict
+
 # Every benchmark, with its figures under build/bench/.
 bench: $(STAMP)
 	@mkdir -p build/bench
-	@for f in benchmarks/[!_]*.py; do echo "== $$f"; $(BIN)/python $$f --json build/bench/$$(basename $$f .py).json || exit 1; done
+	@for f in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$f"; $(BIN)/python $$f --json build/bench/$$(basename $$f .py).json || exit 1; done
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ from coordinator.core.view import NetworkView
 from plait.cli.local_network import LocalNetwork, NodePlan, local_network
 from plait.sdk import Client, Hop, Stream
 from tests.kit import leaving_client
+from tests.kit.chaos import FAKETIME, skewed_clock
 from tests.kit.disturbed import ask, disturb, is_idle
 from tests.kit.memory import cap_for_stages
 from tests.kit.netns import Host, hosts, needs_hosts
@@ -29,6 +30,8 @@ STALL_S = LOST_S + 3.0
 """A fault is known after 4 s; on a busy machine the rest takes a while."""
 NAMES = ("node 1", "node 2", "node 3", "node 4")
 SERVE_S = 120.0
+LATE = skewed_clock(-45.0) if FAKETIME else ()
+"""The clock of one node is 45 s behind, which nobody may notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
                         name=name,
                         memory_bytes=cap,
                         listen=f"{host.address}:0",
-                        prefix=host.prefix,
+                        prefix=(*host.prefix, *(LATE if number == 2 else ())),
                     )
                 )
                 if number >= 2:

@@ -21,6 +21,7 @@ from plait.models import (
 )
 from plait.models.tensors import EMBEDDING
 from plait.types import LayerSpan
+from tests.kit.chaos import small_disk
 from tests.unit.models.hub_server import HubServer, serve
 from tests.unit.models.tiny import tiny_model, write_folder
 
@@ -94,15 +95,8 @@ def test_a_span_reads_its_own_tensors_only(
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a disk of 1 MiB is mounted by root alone, where it may mount at all")
-    try:
+    with small_disk(tmp_path / "disk", size_bytes=1 << 20) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_says_what_is_needed_and_keeps_no_part(

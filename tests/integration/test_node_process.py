@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coordinator.core.view import NetworkView
@@ -85,6 +86,33 @@ def _is_empty(view: NetworkView) -> bool:
 
 def _fetches_nothing(view: NetworkView) -> bool:
     return view.plan is not None and view.plan.moved_bytes > 0 == view.plan.fetched_bytes
+
+
+def test_a_kept_node_that_is_killed_is_started_anew_and_its_stream_goes_on(
+    network: LocalNetwork,
+) -> None:
+    arguments = ["node", "keep", "--listen", "127.0.0.1:0", "--threads", "1"]
+    environment = {"PLAIT_HOME": str(network.home / NODE), "OMP_NUM_THREADS": "1"}
+    keeper = network.children.start("kept", arguments, environment)
+    network.wait(is_ready, timeout_s=SERVE_S, what="its return")
+    with client_of(network) as client:
+        alone = client.generate(PROMPT, max_tokens=300, temperature=0.0, ignore_eos=True)
+        stream = client.stream(PROMPT, max_tokens=300, temperature=0.0, ignore_eos=True)
+        ids = list(next(stream).token_ids)
+        killed = node_of(keeper)
+        os.kill(killed, signal.SIGKILL)
+        until_sync(lambda: node_of(keeper) not in (0, killed), timeout_s=5, what="the next process")
+        ids += [token_id for delta in stream for token_id in delta.token_ids]
+    assert tuple(ids) == alone.token_ids
+    keeper.process.terminate()
+    assert ended(keeper) == 0
+    network.children.forget(keeper)
+    network.wait(_is_empty, timeout_s=5, what="its departure")
+
+
+def node_of(keeper: Child) -> int:
+    """The process id of the node that a keeper runs; 0 where there is none now."""
+    return next((child.pid for child in psutil.Process(keeper.pid).children()), 0)
 
 
 def test_a_taken_port_and_a_missing_token_are_one_clear_line(

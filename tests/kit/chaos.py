@@ -74,12 +74,9 @@ def small_disk(folder: Path, *, size_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def skewed_clock(offset_s: float) -> dict[str, str]:
-    """Variables with which a process believes that it is so much later (earlier: below 0). Only its
-    wall clock is off: durations are right."""
+def skewed_clock(offset_s: float) -> tuple[str, ...]:
+    """A command before another, which then believes that it is so much later (earlier: below 0).
+    Only its wall clock is off: durations are right."""
     assert FAKETIME is not None, "mark the test with needs_faketime"
-    return {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME": f"{offset_s:+f}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    offset = f"FAKETIME={offset_s:+.0f}s"
+    return ("env", f"LD_PRELOAD={FAKETIME}", offset, "FAKETIME_DONT_FAKE_MONOTONIC=1")
