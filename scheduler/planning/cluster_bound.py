@@ -10,11 +10,12 @@ sum_i max_k k g(T_i(k) / F) >= L; where that fails for some g, F is refuted.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pulp
 
-STAGED_HALVINGS: Final = 14
+HALVINGS: Final = 15
 ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 12)
 """Members of the family; 1 stands for the identity."""
 SLACK: Final = 1e-9
@@ -64,31 +65,43 @@ def rate_bound(tables: Tables, counts: Sequence[int], num_layers: int, least: fl
     return most
 
 
-def staged_bound(
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What holds of every placement's ways: at most so many stages (None: any number), and whether
+    they must cross between regions over links that carry less than the rate."""
+
+    stages_max: int | None = None
+    must_cross: bool = False
+
+
+def ways_bound(
     tables: Tables,
     counts: Sequence[int],
     num_layers: int,
-    stages_max: int,
+    ways: Ways,
     *,
     least: float,
     most: float,
     time_limit_s: float,
 ) -> float:
-    """A bound for placements whose ways have at most `stages_max` stages, by halving.
+    """A bound for placements with such ways, at least `least`, by halving.
 
     Arc-flow on layer boundaries with positions added up: n_ck nodes of class c hold k layers and
     pass on f_ck <= min(T_c(k), F) n_ck. Every token passes L layers in at most M stages on
-    average, sum k f = L F and sum f <= M F; and the covers of the module's docstring hold.
+    average, sum k f = L F and sum f <= M F; and the covers of the module's docstring hold. Where
+    ways must cross, not all layers are on one node each: it would hand all on over one link. So
+    some layer is on two nodes or more, which carry F together.
     """
     low, high = least, most
-    for _ in range(STAGED_HALVINGS):
+    middle = low * (1.0 + 1e-6)
+    for _ in range(HALVINGS):
         if high - low <= 1e-3 * high:
             break
-        middle = (low + high) / 2
-        if _is_possible(tables, counts, num_layers, stages_max, middle, time_limit_s):
+        if _is_possible(tables, counts, num_layers, ways, middle, time_limit_s):
             low = middle
         else:
             high = middle
+        middle = (low + high) / 2
     return high
 
 
@@ -96,30 +109,57 @@ def _is_possible(
     tables: Tables,
     counts: Sequence[int],
     num_layers: int,
-    stages_max: int,
+    ways: Ways,
     rate: float,
     time_limit_s: float,
 ) -> bool:
-    program = pulp.LpProblem("staged", pulp.LpMinimize)
+    program = pulp.LpProblem("ways", pulp.LpMinimize)
     arcs = [(c, k, t) for c, table in enumerate(tables) for k, t in sorted(table.items())]
     nodes = [pulp.LpVariable(f"n{c}_{k}", 0, counts[c], cat=pulp.LpInteger) for c, k, _ in arcs]
     # Flows as shares of the rate.
     flows = [pulp.LpVariable(f"f{c}_{k}", 0) for c, k, _ in arcs]
-    program += pulp.LpAffineExpression([(flow, 1) for flow in flows])
+    program += _sum(flows)
     for node, flow, (_, _, t) in zip(nodes, flows, arcs, strict=True):
         program += flow <= min(1.0, t / rate) * node
-    program += (
-        pulp.LpAffineExpression([(f, k) for f, (_, k, _) in zip(flows, arcs, strict=True)])
-        == num_layers
-    )
-    program += pulp.LpAffineExpression([(flow, 1) for flow in flows]) <= stages_max
+    program += _sum(flows, [k for _, k, _ in arcs]) == num_layers
+    if ways.stages_max is not None:
+        program += _sum(flows) <= ways.stages_max
     for c, count in enumerate(counts):
-        own = [(n, 1) for n, arc in zip(nodes, arcs, strict=True) if arc[0] == c]
+        own = [n for n, arc in zip(nodes, arcs, strict=True) if arc[0] == c]
         if own:
-            program += pulp.LpAffineExpression(own) <= count
+            program += _sum(own) <= count
     for order in ORDERS:
-        cover = [(n, k * weight(order, t / rate)) for n, (_, k, t) in zip(nodes, arcs, strict=True)]
-        program += pulp.LpAffineExpression(cover) >= num_layers
+        program += _sum(nodes, [k * weight(order, t / rate) for _, k, t in arcs]) >= num_layers
+    if ways.must_cross:
+        _share_a_layer(program, arcs, nodes, flows, rate)
     program.solve(pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, random_seed=1))
     # Only a proof refutes: out of time is "possible".
     return bool(program.status != pulp.LpStatusInfeasible)
+
+
+def _share_a_layer(
+    program: pulp.LpProblem,
+    arcs: Sequence[tuple[int, int, float]],
+    nodes: Sequence[pulp.LpVariable],
+    flows: Sequence[pulp.LpVariable],
+    rate: float,
+) -> None:
+    """Two nodes or more carry the rate together, and each of them part of it."""
+    sharing = [pulp.LpVariable(f"p{c}_{k}", 0, cat=pulp.LpInteger) for c, k, _ in arcs]
+    shares = [pulp.LpVariable(f"s{c}_{k}", 0) for c, k, _ in arcs]
+    for i, (_, _, t) in enumerate(arcs):
+        most = min(1.0, t / rate)
+        program += sharing[i] <= nodes[i]
+        program += shares[i] <= most * sharing[i]
+        program += shares[i] <= flows[i]
+        program += flows[i] - shares[i] <= most * (nodes[i] - sharing[i])
+    program += _sum(shares) == 1
+    program += _sum(sharing) >= 2
+
+
+def _sum(
+    terms: Sequence[pulp.LpVariable], weights: Sequence[float] | None = None
+) -> pulp.LpAffineExpression:
+    if weights is None:
+        return pulp.LpAffineExpression([(term, 1) for term in terms])
+    return pulp.LpAffineExpression(list(zip(terms, weights, strict=True)))

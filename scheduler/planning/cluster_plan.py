@@ -7,13 +7,17 @@ from typing import Final
 
 from plait.errors import UnavailableError
 from scheduler.planning.cluster import Cluster, depth, placement_flow, regions_of
-from scheduler.planning.cluster_bound import rate_bound, staged_bound
+from scheduler.planning.cluster_bound import Ways, rate_bound, ways_bound
+from scheduler.planning.cluster_links import Regions, crossings_of, improved, must_cross
 from scheduler.planning.ground import Wish
 from scheduler.planning.pack import NoSolverError
-from scheduler.planning.stages import Stage, best_stages
+from scheduler.planning.stages import Crossings, Stage, best_stages
 
 Placed = dict[int, tuple[int, int]]
 ORDERS_MAX: Final = 400
+REFINED_MAX: Final = 6
+LINK_SHARE: Final = 0.9
+"""A crossing's links are taken to carry as much as this share of all links between regions may."""
 LEAST: Final = 1e-3
 FRONT_POINTS: Final = 6
 PROVED: Final = 1.0005
@@ -112,15 +116,17 @@ def _counts(cluster: Cluster) -> list[int]:
 def _bound(cluster: Cluster, wish: Wish, flow: float) -> float:
     """What no placement exceeds, with as many stages as are allowed."""
     counts = _counts(cluster)
-    bound = rate_bound(cluster.table, counts, cluster.num_layers, max(flow, LEAST))
-    if wish.stages_max is None or bound <= flow * PROVED:
+    least = max(flow, LEAST)
+    bound = rate_bound(cluster.table, counts, cluster.num_layers, least)
+    ways = Ways(wish.stages_max, must_cross(cluster, least))
+    if bound <= flow * PROVED or ways == Ways():
         return bound
-    return staged_bound(
+    return ways_bound(
         cluster.table,
         counts,
         cluster.num_layers,
-        wish.stages_max,
-        least=flow,
+        ways,
+        least=least,
         most=bound,
         time_limit_s=wish.time_limit_s / 10,
     )
@@ -177,9 +183,12 @@ def _with_stages(
     the rate that links apart would allow."""
     one = (tuple(range(len(cluster.kinds))),)
     apart = regions_of(cluster, ceiling)
+    ways: list[tuple[Regions, Crossings | None]] = [(apart, None)]
+    if len(apart) > 1:
+        ways += [(apart, crossings_of(cluster, apart, LINK_SHARE)), (one, None)]
     best: tuple[float, Placed] = (0.0, {})
     target = 0.0
-    for regions in dict.fromkeys((apart, one)):
+    for regions, crossings in ways:
         classes = _classes(cluster, regions)
         tables = [cluster.table[kind] for kind in classes.kinds]
         stages = best_stages(
@@ -188,14 +197,15 @@ def _with_stages(
             classes.regions,
             cluster.num_layers,
             stages_max=stages_max,
-            rate_min=0.0,
+            rate_min=best[0],
             rate_max=ceiling,
             time_limit_s=wish.time_limit_s / 10,
+            crossings=crossings,
         )
         target = max(target, min((stage.rate for stage in stages), default=0.0))
         found = _best_order(cluster, classes, stages)
         best = max(best, found, key=lambda pair: pair[0])
-        if best[0] >= target * (1.0 - 1e-9) and stages:
+        if best[0] >= target * (1.0 - 1e-9) and best[1]:
             break
     return (*best, target)
 
@@ -222,19 +232,20 @@ def _best_order(
     by_region: dict[int, list[Stage]] = {}
     for stage in sorted(stages, key=lambda s: (s.num_layers, s.members)):
         by_region.setdefault(stage.region, []).append(stage)
-    best: tuple[float, Placed] = (0.0, {})
+    tried: list[tuple[float, Placed]] = []
     target = min(stage.rate for stage in stages)
-    tried = 0
     for ring in itertools.permutations(by_region):
         choices = [_ends(by_region[region]) for region in ring]
         for ends in itertools.product(*choices):
-            tried += 1
-            if tried > ORDERS_MAX or best[0] >= target * (1.0 - 1e-9):
-                return best
-            order = [stage for block in ends for stage in block]
-            spans = _place(classes, order)
-            best = max(best, (placement_flow(cluster, spans), spans), key=lambda pair: pair[0])
-    return best
+            if len(tried) >= ORDERS_MAX:
+                break
+            spans = _place(classes, [stage for block in ends for stage in block])
+            tried.append((placement_flow(cluster, spans), spans))
+            if tried[-1][0] >= target * (1.0 - 1e-9):
+                return tried[-1]
+    tried.sort(key=lambda pair: -pair[0])
+    refined = [improved(cluster, spans, target) for _, spans in tried[:REFINED_MAX]]
+    return max(refined, key=lambda pair: pair[0])
 
 
 def _ends(block: Sequence[Stage]) -> list[list[Stage]]:

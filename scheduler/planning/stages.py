@@ -7,6 +7,7 @@ and F is found by halving. The result is a placement whose every way has the sam
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,22 @@ class Stage:
     region: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Crossings:
+    """So many times the way goes from one region to another, over links of `link_rate` each."""
+
+    count: int
+    link_rate: float
+
+    def at(self, rate: float) -> tuple[int, int]:
+        """How many stages need how many nodes: the stage at the other end may be one node."""
+        return self.count, math.ceil(rate / self.link_rate)
+
+
+Limits = tuple[int | None, tuple[int, int] | None]
+"""The most stages; how many of them need how many nodes."""
+
+
 def best_stages(
     tables: Sequence[Mapping[int, float]],
     counts: Sequence[int],
@@ -40,8 +57,10 @@ def best_stages(
     rate_min: float,
     rate_max: float,
     time_limit_s: float,
+    crossings: Crossings | None = None,
 ) -> list[Stage]:
-    """Stages with the largest rate found, each within a region; empty where none fit.
+    """Stages with the largest rate found, each within a region; empty where none fit. With
+    `crossings`, enough of them have nodes for all the links that a crossing takes.
 
     Raises NoSolverError.
     """
@@ -51,8 +70,9 @@ def best_stages(
         if high - low <= PRECISION * high:
             break
         rate = (low + high) / 2
-        columns = stage_columns(tables, counts, regions, rate)
-        found = _choose(columns, counts, num_layers, stages_max, time_limit_s)
+        wide = None if crossings is None else crossings.at(rate)
+        columns = stage_columns(tables, counts, regions, rate, size=wide[1] if wide else 0)
+        found = _choose(columns, counts, num_layers, (stages_max, wide), time_limit_s)
         if found:
             best, low = found, min(stage.rate for stage in found)
         else:
@@ -65,8 +85,11 @@ def stage_columns(
     counts: Sequence[int],
     regions: Sequence[int],
     rate: float,
+    *,
+    size: int = 0,
 ) -> list[Stage]:
-    """Least multisets within a region that carry `rate`, for every number of layers."""
+    """Least multisets within a region that carry `rate`, for every number of layers; and those of
+    `size` nodes whether they are least or not."""
     columns: list[Stage] = []
     for region in sorted(set(regions)):
         own = [c for c, r in enumerate(regions) if r == region]
@@ -78,7 +101,10 @@ def stage_columns(
                 if total < rate or len(columns) >= COLUMNS_MAX:
                     continue
                 slack = total - rate
-                if any(n and tables[c][k] <= slack for n, c in zip(picked, fitting, strict=True)):
+                must_be_least = sum(picked) != size
+                if must_be_least and any(
+                    n and tables[c][k] <= slack for n, c in zip(picked, fitting, strict=True)
+                ):
                     continue
                 members = [0] * len(counts)
                 for n, c in zip(picked, fitting, strict=True):
@@ -91,7 +117,7 @@ def _choose(
     columns: Sequence[Stage],
     counts: Sequence[int],
     num_layers: int,
-    stages_max: int | None,
+    limits: Limits,
     time_limit_s: float,
 ) -> list[Stage]:
     """Fewest stages of `num_layers` in all; empty where there are none."""
@@ -100,7 +126,7 @@ def _choose(
     said: list[str] = []
     for name in SOLVERS:
         try:
-            return _choose_with(name, columns, counts, num_layers, stages_max, time_limit_s)
+            return _choose_with(name, columns, counts, num_layers, limits, time_limit_s)
         except Exception as error:  # a solver's root: whatever it throws, the next one is tried
             said.append(f"{name}: {error}")
     raise NoSolverError("; ".join(said))
@@ -111,9 +137,10 @@ def _choose_with(
     columns: Sequence[Stage],
     counts: Sequence[int],
     num_layers: int,
-    stages_max: int | None,
+    limits: Limits,
     time_limit_s: float,
 ) -> list[Stage]:
+    stages_max, wide = limits
     program = pulp.LpProblem("stages", pulp.LpMinimize)
     uses = [pulp.LpVariable(f"y{i:05d}", 0, None, cat=pulp.LpInteger) for i in range(len(columns))]
     program += pulp.LpAffineExpression([(use, 1) for use in uses])
@@ -125,6 +152,9 @@ def _choose_with(
             program += pulp.LpAffineExpression(terms) <= count
     if stages_max is not None:
         program += pulp.LpAffineExpression([(use, 1) for use in uses]) <= stages_max
+    if wide is not None:
+        terms = [(u, 1) for u, s in zip(uses, columns, strict=True) if sum(s.members) >= wide[1]]
+        program += pulp.LpAffineExpression(terms) >= wide[0]
     if name == "HiGHS":
         solver = pulp.HiGHS(msg=False, threads=1, timeLimit=time_limit_s, random_seed=1)
     else:

@@ -7,6 +7,7 @@ import pytest
 from plait.errors import UnavailableError
 from scheduler.planning.cluster import Cluster, depth, placement_flow, regions_of
 from scheduler.planning.cluster_bound import is_refuted, rate_bound
+from scheduler.planning.cluster_links import must_cross
 from scheduler.planning.cluster_plan import plan_cluster
 from scheduler.planning.ground import Wish
 from tests.unit.scheduler.grounds import cluster
@@ -65,6 +66,37 @@ def test_chains_cross_narrow_links_where_many_nodes_share_them() -> None:
     plan = plan_cluster(apart, Wish())
     assert placement_flow(apart, plan.spans) == pytest.approx(plan.flow_per_s)
     assert plan.flow_per_s > 150.0
+
+
+def in_pairs(of: Cluster, link: float) -> Cluster:
+    """Nodes 0 and 1 here, all others there; so much on every link between."""
+    links = {(i, j): 1e9 if (i < 2) == (j < 2) else link for i, j in of.links}
+    return replace(of, links=links)
+
+
+def test_a_crossing_takes_two_nodes_on_one_side_and_the_bound_says_so() -> None:
+    """Four layers, one on each node, carry 1000; but no link between the pairs carries more than
+    600, so a layer has to be shared, and three nodes are too few for the rest."""
+    table = {1: 1000.0}
+    near = plan_cluster(cluster((4,), (table,), 4), Wish())
+    assert near.flow_per_s == pytest.approx(1000.0) and near.is_proved
+    far = plan_cluster(in_pairs(cluster((4,), (table,), 4), 600.0), Wish())
+    assert far.flow_per_s == pytest.approx(600.0) and far.is_proved
+    five = plan_cluster(in_pairs(cluster((5,), (table,), 4), 600.0), Wish())
+    assert five.flow_per_s == pytest.approx(1000.0)
+
+
+def test_nodes_with_the_better_links_stand_where_ways_cross() -> None:
+    table = {1: 1000.0}
+    pairs = in_pairs(cluster((4,), (table,), 4), 300.0)
+    wide = replace(pairs, links={**pairs.links, (1, 2): 900.0})
+    assert plan_cluster(wide, Wish()).flow_per_s == pytest.approx(900.0)
+
+
+def test_no_crossing_is_needed_where_one_side_holds_all() -> None:
+    of = in_pairs(cluster((4,), ({1: 1000.0, 2: 900.0},), 4), 600.0)
+    assert must_cross(of, 950.0)
+    assert not must_cross(of, 850.0)
 
 
 def test_what_cannot_be_is_refused() -> None:
