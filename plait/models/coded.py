@@ -6,7 +6,9 @@ A scale or a least value is shared by a group of neighbouring columns, and may i
 times a coarser scale, as in GGUF's K-quants.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -91,6 +93,35 @@ class CodedMatrix:
         placed = np.empty_like(values)
         placed[:, self.columns] = values
         return placed
+
+    def cut(self, rows: Sequence[range] | None, columns: range | None) -> "CodedMatrix | None":
+        """Rows, one stretch after the other, and of these some columns; None: all. Groups that a
+        cut divides become narrower. None comes back where columns lie in an order of their own."""
+        if columns is not None and self.columns is not None:
+            return None
+        index = None if rows is None else np.concatenate([np.arange(r.start, r.stop) for r in rows])
+
+        def part(groups: Stored | None) -> Stored | None:
+            if groups is None:
+                return None
+            chosen = groups if index is None else groups[index]
+            if columns is None:
+                return chosen
+            group = self.codes.shape[1] // groups.shape[1]
+            narrow = math.gcd(group, columns.start, columns.stop)
+            return chosen[:, np.arange(columns.start, columns.stop, narrow) // group]
+
+        codes = self.codes if index is None else self.codes[index]
+        scale = part(self.scale)
+        assert scale is not None
+        return replace(
+            self,
+            codes=codes if columns is None else codes[:, columns.start : columns.stop],
+            scale=scale,
+            scale_codes=part(self.scale_codes),
+            least=part(self.least),
+            least_codes=part(self.least_codes),
+        )
 
     def require_finite(self, *, name: str, where: str) -> None:
         """Raises WeightsError(reason="weights_not_finite") naming tensor and file."""

@@ -107,6 +107,7 @@ def _parse(cursor: "_Cursor", store: ByteStore) -> GgufHeader:
         if name in placed:
             raise cursor.corrupt(f"tensor {name} is there twice")
         placed[name] = _place(store, name, shape, quant, data_start + offset)
+    _check_places(store, placed, data_start=data_start, alignment=alignment)
     head = cursor.all_until(cursor.at)
     return GgufHeader(
         metadata=metadata,
@@ -148,6 +149,22 @@ def _place(
             reason="weights_truncated",
         )
     return GgufTensor(name=name, quant=quant, shape=shape, offset=offset, num_bytes=num_bytes)
+
+
+def _check_places(
+    store: ByteStore, tensors: dict[str, GgufTensor], *, data_start: int, alignment: int
+) -> None:
+    """Tensors lie one behind the other, each at the next multiple of the alignment: a type or shape
+    that is not the data's leaves a hole or overlaps."""
+    at = data_start
+    for tensor in sorted(tensors.values(), key=lambda t: t.offset):
+        if tensor.offset != at:
+            raise WeightsError(
+                f"{store.label}: tensor {tensor.name} begins at byte {tensor.offset}, the one "
+                f"before it ends at {at}: the header's types and shapes are not those of the data",
+                reason="weights_disagree",
+            )
+        at += math.ceil(tensor.num_bytes / alignment) * alignment
 
 
 class _Cursor:

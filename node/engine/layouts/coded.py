@@ -52,7 +52,7 @@ class CodedWeight:
 
         scale = moved(matrix.scale)
         assert scale is not None
-        low, high = _packed(torch.from_numpy(matrix.codes), matrix.kind)
+        low, high = _packed(torch.from_numpy(np.ascontiguousarray(matrix.codes)), matrix.kind)
         columns = moved(matrix.columns)
         return CodedWeight(
             kind=matrix.kind,

@@ -5,7 +5,16 @@ from dataclasses import replace
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.machines import NodeState
-from plait.types import FinishReason, HeldSpan, LayerSpan, ModelId, NodeId, Reason, RequestId
+from plait.types import (
+    FinishReason,
+    HeldSpan,
+    LayerSpan,
+    ModelId,
+    NodeId,
+    Reason,
+    RequestId,
+    WeightFormat,
+)
 from tests.unit.core.stories import Story, loaded_event, only
 
 A = NodeId("a")
@@ -236,3 +245,15 @@ def test_new_nodes_are_asked_to_measure_a_few_others() -> None:
     probes = only(story.effects, fx.ProbeNeighbours)
     assert len(probes) == 11
     assert max(len(probe.neighbours) for probe in probes) == 8
+
+
+def test_a_span_in_other_numbers_than_the_networks_is_planned_anew() -> None:
+    story = Story()
+    story.join("a", memory_mib=2_000, held=held_span(0, 30, weight_format=WeightFormat.STORED))
+    assert story.core.state.nodes[A].state is NodeState.JOINING
+    assign = only(story.solve(only(story.wait(600), fx.SolveAllocation)[0]), fx.AssignSpan)[0]
+    loaded = loaded_event(assign)
+    story.tell(replace(loaded, held=replace(loaded.held, weight_format=WeightFormat.Q4_1)))
+    node = story.core.state.nodes[A]
+    assert node.state is NodeState.JOINING
+    assert "as q4_1, the network serves it as native" in node.last_error

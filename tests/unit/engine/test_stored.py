@@ -123,6 +123,24 @@ def test_rows_in_another_order_and_columns_in_another_place() -> None:
     assert not moved.is_like(random_coded(CodeKind.INT8, 6, WIDTH, CPU.torch_device))
 
 
+@pytest.mark.parametrize("quant", [Quant.Q4_0, Quant.Q5_K, Quant.Q6_K], ids=lambda q: q.name)
+def test_a_rank_can_have_some_rows_and_columns(quant: Quant) -> None:
+    """Columns are a head's, which need be no whole group of the file's."""
+    rows = blocks(quant, 12, WIDTH)
+    matrix = coded_from_blocks(rows, quant)
+    assert matrix is not None
+    cut = matrix.cut((range(2, 4), range(8, 11)), range(80, 80 + 64))
+    assert cut is not None
+    weight = CodedWeight.of(cut, CPU.torch_device)
+    assert weight.shape == (5, 64)
+    expected = torch.from_numpy(dequantize(rows, quant))[[2, 3, 8, 9, 10], 80:144]
+    found = weight.dense(0, 5, torch.empty(5, 64))
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    moved = replace(matrix, columns=np.arange(WIDTH, dtype=np.int32)[::-1])
+    assert moved.cut(None, range(64)) is None
+    assert moved.cut((range(3),), None) is not None
+
+
 def write_mixed_gguf(path: Path) -> ModelSource:
     """A tiny Llama whose tensors are of many element types, as llama.cpp mixes them."""
     model = tiny_model(head_dim=64)

@@ -248,6 +248,32 @@ class TestDamage:
             opened.read(name)
         assert caught.value.code == "weights_not_finite"
 
+    def test_a_type_that_is_not_the_datas(self, path: Path) -> None:
+        """Q8_0 said to be Q4_0: half of each tensor would be read, as something else."""
+        source = write_gguf(path, tiny_model(), quant=Q.Q8_0)
+        name = b"blk.1.ffn_up.weight"
+        content = path.read_bytes()
+        at = content.index(name) + len(name) + 4 + 2 * 8  # behind its dimensions
+        assert struct.unpack_from("<I", content, at)[0] == Q.Q8_0
+        path.write_bytes(content[:at] + struct.pack("<I", Q.Q4_0) + content[at + 4 :])
+        with pytest.raises(WeightsError, match="begins at byte") as caught:
+            open_source(source)
+        assert caught.value.code == "weights_disagree"
+
+    def test_scales_that_are_not_finite(self, path: Path) -> None:
+        """Kept as codes, they are refused as dense weights are."""
+        source = write_gguf(path, tiny_model(), quant=Q.Q4_1)
+        opened = open_source(source)
+        assert isinstance(opened, GgufSource)
+        place = opened.header.tensors["blk.1.ffn_up.weight"]
+        content = bytearray(path.read_bytes())
+        content[place.offset + 2 : place.offset + 4] = np.float16(np.inf).tobytes()
+        path.write_bytes(content)
+        name = "model.layers.1.mlp.up_proj.weight"
+        with pytest.raises(WeightsError, match=f"{name} has NaN or infinite") as caught:
+            open_source(source).read_coded(name)  # type: ignore[attr-defined]
+        assert caught.value.code == "weights_not_finite"
+
     @pytest.mark.parametrize("head", [b"\x80\x04\x95", b"PK\x03\x04"])
     def test_a_pickle_with_another_name(self, path: Path, head: bytes) -> None:
         path.write_bytes(head + bytes(4000))
