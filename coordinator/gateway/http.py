@@ -13,6 +13,7 @@ from coordinator.gateway.anthropic_schema import read_count_order
 from coordinator.gateway.apis import APIS, MESSAGES_PATH, Api, error_of
 from coordinator.gateway.auth import Authenticator
 from coordinator.gateway.catalogue import Catalogue
+from coordinator.gateway.chat_page import chat_router
 from coordinator.gateway.completions import CompletionResponse
 from coordinator.gateway.event_ids import named
 from coordinator.gateway.fields import parse_object
@@ -63,6 +64,7 @@ class HttpDoor:
         add(f"{MESSAGES_PATH}/count_tokens", self.count_tokens, methods=["POST"])
         add("/v1/models", self.models, methods=["GET"])
         add("/v1/models/{model_id:path}", self.model, methods=["GET"])
+        app.include_router(chat_router())
         add("/health", self.health, methods=["GET"])
         add("/ready", self.ready, methods=["GET"])
         app.add_exception_handler(PlaitError, _on_plait_error)
