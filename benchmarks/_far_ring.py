@@ -13,6 +13,7 @@ from typing import Final
 from plait.cli.demo import memory_cap_bytes
 from plait.cli.local_network import LOOPBACK, LocalNetwork, NodePlan, is_ready, local_network
 from plait.sdk import AsyncClient
+from plait.sdk.requests import Prompt
 from plait.types import ModelSpec
 from tests.kit.proxy import Proxy
 from tests.kit.proxy_pacing import Conditions
@@ -107,11 +108,17 @@ class FarRing:
         return {id(way): way.num_bytes for way in ways}
 
     async def ask(
-        self, prompts: Sequence[Sequence[int]], num_tokens: int, *, apart_s: float = 0.0
+        self,
+        prompts: Sequence[Prompt],
+        num_tokens: int,
+        *,
+        apart_s: float = 0.0,
+        draft_tokens: int | None = 0,
     ) -> list[Answer]:
-        """All at once, or each a little after the one before it."""
+        """All at once, or each a little after the one before it; without guesses, or with so many
+        to a token (None: as many as pay)."""
         asked = (
-            self._ask(list(prompt), num_tokens, index * apart_s)
+            self._ask(prompt, num_tokens, index * apart_s, draft_tokens)
             for index, prompt in enumerate(prompts)
         )
         return list(await asyncio.gather(*asked))
@@ -120,11 +127,17 @@ class FarRing:
         await self._client.close()
         self._stack.close()
 
-    async def _ask(self, prompt: list[int], num_tokens: int, after_s: float) -> Answer:
+    async def _ask(
+        self, prompt: Prompt, num_tokens: int, after_s: float, draft_tokens: int | None
+    ) -> Answer:
         await asyncio.sleep(after_s)
         answer = Answer([], [], time.perf_counter())
         stream = self._client.stream(
-            prompt, max_tokens=num_tokens, temperature=0.0, ignore_eos=True
+            prompt,
+            max_tokens=num_tokens,
+            temperature=0.0,
+            ignore_eos=True,
+            draft_tokens=draft_tokens,
         )
         async with stream:
             async for delta in stream:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from node.owner.limits import OwnerLimits
 from node.owner.settings import OwnerSettings
-from plait.types import DType
+from plait.types import DRAFTS_MAX, DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class NodeConfig:
             or "int4".
         kv_tokens_max: most KV slots to keep.
         chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
+        drafts_max: guessed tokens that may go along with one, 0 for none.
         has_telemetry: whether to publish figures over MQTT.
         tensor_parallel: ranks that hold the node's stage together; 1: no group.
         rank_listen: HOST:PORT where ranks of other machines join; empty: ranks are processes here.
@@ -51,6 +52,7 @@ class NodeConfig:
     weights: str = "auto"
     kv_tokens_max: int = 32_768
     chunks_prompts: bool = True
+    drafts_max: int = DRAFTS_MAX
     has_telemetry: bool = True
     drain_ms: int = 10_000
     tensor_parallel: int = 1

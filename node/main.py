@@ -132,7 +132,9 @@ class Node:
         self._exit: asyncio.Future[Exit] = loop.create_future()
         self._welcomes: asyncio.Queue[control_pb2.Welcome] = asyncio.Queue(maxsize=1)
         self._core = NodeCore(
-            credentials.node_id, self._incarnation, Limits(drain_ms=config.drain_ms)
+            credentials.node_id,
+            self._incarnation,
+            Limits(drain_ms=config.drain_ms, drafts_max=config.drafts_max),
         )
         self._cached = CachedLayers(config.home, models_dir())
         self._runtime = NodeRuntime(self._core, engine, clock, keep=self._cached.keep)

@@ -56,6 +56,7 @@ def order_from_proto(request: gateway_pb2.GenerateRequest) -> Order:
         stop=tuple(request.stop),
         request_id=request.request_id,
         ignore_eos=request.ignore_eos,
+        draft_tokens=request.draft_tokens if request.HasField("draft_tokens") else None,
         slo=_slo(request.service_tier),
         resume=_resume(request),
     )

@@ -149,6 +149,7 @@ class Generator:
             tokenizer=tokenizer,
             clock=self._clock,
             slo=order.slo,
+            draft_tokens=order.draft_tokens,
             fingerprint=fingerprint,
             on_finished=self._finished,
             **calls_of(order, tokenizer.tool_format, request_id),

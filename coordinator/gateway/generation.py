@@ -53,6 +53,7 @@ class Generation:
         shown: Mapping[int, bytes] | None = None,
         fingerprint: bytes = b"",
         on_finished: Callable[[ModelId, Finished], None] = lambda *_: None,
+        draft_tokens: int | None = None,
     ) -> None:
         """`calls` finds function calls in the text; `shown` are the bytes of special tokens that it
         has to see. `on_finished` is called once."""
@@ -61,6 +62,7 @@ class Generation:
         self.key_id: Final = key_id
         self.slo: Final = slo
         self.fingerprint: Final = fingerprint
+        self.draft_tokens: Final = draft_tokens
         self.prompt_ids: Final = tuple(prompt_ids)
         self.max_new_tokens: Final = max_new_tokens
         self.sampling: Final = sampling

@@ -9,7 +9,7 @@ from typing import Final
 from coordinator.gateway.conversation import ROLES, ToolUse, Turn
 from coordinator.gateway.reader import Resume
 from plait.errors import InvalidRequestError
-from plait.types import LOGIT_BIAS_MAX, SamplingParams
+from plait.types import DRAFTS_MAX, LOGIT_BIAS_MAX, SamplingParams
 from scheduler.selection.fairness import SloClass
 
 STOPS_MAX: Final = 16
@@ -58,8 +58,9 @@ Prompt = RawPrompt | Conversation | PromptIds
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """One generation. `model_id` empty: the network's only model. `seed` None: the gateway draws
-    one. `max_tokens` None: the gateway's default. `request_id` empty: the gateway draws one.
-    `resume`: the client asked this before, and lost its stream."""
+    one. `max_tokens` None: the gateway's default. `draft_tokens` None: as many as pay.
+    `request_id` empty: the gateway draws one. `resume`: the client asked this before, and lost its
+    stream."""
 
     prompt: Prompt
     model_id: str = ""
@@ -69,6 +70,7 @@ class Order:
     stop: tuple[str, ...] = ()
     request_id: str = ""
     ignore_eos: bool = False
+    draft_tokens: int | None = None
     slo: SloClass = SloClass.INTERACTIVE
     resume: Resume | None = None
 
@@ -80,6 +82,11 @@ def check_order(order: Order) -> None:
     if order.max_tokens is not None and order.max_tokens < 1:
         raise InvalidRequestError(
             f"max_tokens must be at least 1, not {order.max_tokens}", param="max_tokens"
+        )
+    if order.draft_tokens is not None and not 0 <= order.draft_tokens <= DRAFTS_MAX:
+        raise InvalidRequestError(
+            f"draft_tokens must be between 0 and {DRAFTS_MAX}, not {order.draft_tokens}",
+            param="draft_tokens",
         )
     if order.request_id and not _REQUEST_ID.match(order.request_id):
         raise InvalidRequestError(

@@ -23,7 +23,7 @@ from coordinator.gateway.order import (
 from coordinator.gateway.response_format import read_response_format
 from coordinator.gateway.tool_fields import read_tool_use
 from plait.errors import InvalidRequestError
-from plait.types import SamplingParams
+from plait.types import DRAFTS_MAX, SamplingParams
 from scheduler.selection.fairness import SloClass
 
 CHOICES_MAX: Final = 16
@@ -136,6 +136,7 @@ def _read_common(
         ),
         seed=None if seed is None else seed % SEEDS,
         stop=reader.take("stop", fields.strings, ()),
+        draft_tokens=reader.take("draft_tokens", fields.integer_between(0, DRAFTS_MAX), None),
         slo=TIERS[tier],
     )
 

@@ -51,6 +51,8 @@ class RouteStarter:
             penalty_generated_ids=generated if sampling.needs_history else (),
             trace_id=zlib.crc32(effect.request_id.encode()),
         )
+        if generation.draft_tokens is not None:
+            opening.drafts_max = generation.draft_tokens
         return data_pb2.StartRequest(open=opening, prompt_token_ids=sequence)
 
     def _ticket(self, effect: fx.OpenRoute, generation: Generation) -> RouteTicket:

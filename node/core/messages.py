@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from plait.prefixes import BLOCK_TOKENS
 from plait.types import (
     DType,
     FinishReason,
@@ -23,9 +22,6 @@ from plait.types import (
 
 ROWS_INVALID: Final = "frame_rows"
 """An engine's word for rows that arrived and cannot be read."""
-
-DRAFTS_MAX: Final = BLOCK_TOKENS - 1
-"""Guesses in a frame at most: so no frame confirms the ends of two blocks."""
 
 
 class StatusCode(IntEnum):

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from node.core.lookup import Lookup
-from node.core.messages import DRAFTS_MAX, StageOpen
+from node.core.messages import StageOpen
 from node.core.trip_times import ChainTrips, TripTimes
+from plait.types import DRAFTS_MAX
 
 GAIN_MIN: Final = 1.05
 """Guesses are sent where they promise at least so many times the tokens of a trip without."""
 
-_KEPT: Final = 0.9
-_PRIOR_WEIGHT: Final = 3.0
-_PRIORS: Final = ((0.2, 0.5), (0.4, 0.6), (0.6, 0.8))
+_KEPT: Final = 0.94
+_PRIOR_WEIGHT: Final = 2.0
+_PRIORS: Final = ((0.3, 0.7), (0.5, 0.8), (0.7, 0.9))
 """(first, later ones) for each length that `Lookup` knows, while nothing is known."""
 
 _CHARS: Final = 0x110000
@@ -98,6 +99,8 @@ class AdaptiveLookup:
 
     def _best(self, most: int, num_sharing: int) -> int:
         """Each guess delays all who share the nodes, so it counts for all of them."""
+        if self._trips.needs_base:
+            return 0
         base_ms, row_ms = self._trips.line()
         cost = row_ms * max(1, num_sharing) / base_ms
         first, later = (rate.share for rate in self._rates[self._level])

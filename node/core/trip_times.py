@@ -1,5 +1,4 @@
-"""How long a token takes round a chain, and what each guess beside it adds: a line through the
-trips of late."""
+"""How long a token takes round a chain, and what each guess beside it adds."""
 
 from collections import OrderedDict
 from typing import Final
@@ -10,41 +9,56 @@ ROW_SHARE: Final = 0.1
 """What a guess is taken to add to a trip while nothing is known, as a share of it."""
 
 _KEPT: Final = 0.97
+_BASE_KEPT: Final = 0.99
+_BASE_SHARE: Final = 0.1
+_BASE_LEAST: Final = 0.5
+_BASE_FIRST: Final = 3
 _PRIOR_WEIGHT: Final = 20.0
 _OUTLIER: Final = 3.0
 _CHAINS_MAX: Final = 64
 
 
 class TripTimes:
-    """Least squares over (guesses, ms), the older the less, drawn towards `ROW_SHARE` where trips
-    tell little."""
+    """The mean of trips without guesses, and least squares over what those with guesses took beyond
+    it; the older a trip, the less it counts.
 
-    __slots__ = ("_count", "_k", "_kk", "_kt", "_t")
+    Both cannot be told from trips with guesses alone: `needs_base` asks for one without, now and
+    then.
+    """
+
+    __slots__ = ("_base", "_base_count", "_k", "_kk", "_kt", "_num_base")
 
     def __init__(self) -> None:
-        self._count = self._k = self._t = self._kk = self._kt = 0.0
+        self._base = self._base_count = self._k = self._kk = self._kt = 0.0
+        self._num_base = 0
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether a trip without guesses is due."""
+        return self._num_base < _BASE_FIRST or self._base_count < _BASE_LEAST
 
     def add(self, num_guesses: int, trip_ms: float) -> None:
         """Take in a trip. What takes very long waited for something else."""
-        if self._count >= 1.0:
+        if self._num_base:
             base_ms, row_ms = self.line()
             trip_ms = min(trip_ms, _OUTLIER * (base_ms + row_ms * num_guesses) + 1.0)
-        self._count = _KEPT * self._count + 1.0
+        self._base_count *= _BASE_KEPT
+        if num_guesses == 0:
+            self._num_base += 1
+            share = max(1.0 / (1.0 + self._base_count), _BASE_SHARE)
+            self._base += share * (trip_ms - self._base)
+            self._base_count += 1.0
+            return
         self._k = _KEPT * self._k + num_guesses
-        self._t = _KEPT * self._t + trip_ms
         self._kk = _KEPT * self._kk + num_guesses**2
         self._kt = _KEPT * self._kt + num_guesses * trip_ms
 
     def line(self) -> tuple[float, float]:
         """(ms of a trip without guesses, ms for each guess); in no unit while nothing is known."""
-        if self._count == 0.0 or self._t <= 0.0:
+        if self._base <= 0.0:
             return 1.0, ROW_SHARE
-        mean_k, mean_t = self._k / self._count, self._t / self._count
-        spread = self._kk - self._k * mean_k
-        together = self._kt - self._k * mean_t
-        prior_ms = ROW_SHARE * mean_t / (1.0 + ROW_SHARE * mean_k)
-        row_ms = max(0.0, (together + _PRIOR_WEIGHT * prior_ms) / (spread + _PRIOR_WEIGHT))
-        return max(mean_t - row_ms * mean_k, 0.1 * mean_t), row_ms
+        beyond = self._kt - self._base * self._k + _PRIOR_WEIGHT * ROW_SHARE * self._base
+        return self._base, max(0.0, beyond / (self._kk + _PRIOR_WEIGHT))
 
 
 class ChainTrips:

@@ -1,10 +1,9 @@
 """Whether what came from outside fits the model and its sequence. Raises FrameError where not."""
 
-from node.core.messages import DRAFTS_MAX
 from node.engine.sequence import Sequence
 from node.ports import SequenceOpen, StageWork
 from plait.errors import FrameError
-from plait.types import ModelSpec
+from plait.types import DRAFTS_MAX, ModelSpec
 
 
 def check_opened(opened: SequenceOpen, spec: ModelSpec) -> None:

@@ -71,6 +71,15 @@ def join_network(
             help="Cut prompts so that tokens of other requests do not wait for them.",
         ),
     ] = True,
+    draft_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=15,
+            envvar="PLAIT_DRAFT_TOKENS",
+            help="Guessed tokens that may go along with each one, where that pays; 0: none.",
+        ),
+    ] = 15,
     drain_s: Annotated[
         float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
     ] = 10.0,
@@ -117,6 +126,7 @@ def join_network(
         weights=weights,
         kv_tokens_max=kv_tokens,
         chunks_prompts=chunk_prompts,
+        drafts_max=draft_tokens,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),
         tensor_parallel=tensor_parallel,

@@ -45,6 +45,8 @@ class GenerateOptions(TypedDict, total=False):
     tools: functions that the model may call, in OpenAI's form; for chats.
     tool_choice: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
     parallel_tool_calls: False: at most one call an answer.
+    draft_tokens: guesses that may go along with a token, 0 to 15, 0 for none; None: as many as pay.
+        They change the time an answer takes, never the answer.
     ignore_eos: go on past the end of sequence (benchmarks).
     service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
     request_id: your own name; the same again attaches to the same generation.
@@ -68,6 +70,7 @@ class GenerateOptions(TypedDict, total=False):
     tools: Sequence[Mapping[str, object]] | None
     tool_choice: str | Mapping[str, object] | None
     parallel_tool_calls: bool | None
+    draft_tokens: int | None
     ignore_eos: bool
     service_tier: str | None
     request_id: str | None
@@ -99,6 +102,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> gateway_pb2.Gener
         _set(sampling, name, options.get(name))
     _set_bias(sampling, options.get("logit_bias") or {})
     _set(request, "max_tokens", options.get("max_tokens"))
+    _set(request, "draft_tokens", options.get("draft_tokens"))
     request.sampling.CopyFrom(sampling)
     try:
         _set_held(request, options)

@@ -26,6 +26,7 @@ from plait.types.node import (
 from plait.types.route import PREEMPTED, Reason, Route, Stage
 from plait.types.sampling import (
     CONSTRAINT_CHARS_MAX,
+    DRAFTS_MAX,
     LOGIT_BIAS_MAX,
     Constraint,
     ConstraintKind,
@@ -38,6 +39,7 @@ from plait.types.ticket import RouteTicket, TicketStage
 
 __all__ = [
     "CONSTRAINT_CHARS_MAX",
+    "DRAFTS_MAX",
     "LOGIT_BIAS_MAX",
     "PREEMPTED",
     "Activation",

@@ -11,6 +11,10 @@ LOGIT_BIAS_MAX: Final = 1_024
 """Tokens that a request may favour or avoid."""
 
 
+DRAFTS_MAX: Final = 15
+"""Guessed tokens that may go along with one: so that a frame confirms the end of one KV block."""
+
+
 class FinishReason(StrEnum):
     """Why a generation ended. TOOL_CALLS is a STOP whose answer calls functions."""
 

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from plait.sdk import Hop
+from plait.sdk.requests import GenerateOptions
 from plait.types import DType
 from tests.kit import leaving_client
 from tests.kit.in_process import SmallNetwork, small_network
@@ -60,7 +61,13 @@ async def _bytes_per_step(network: SmallNetwork, prompt_tokens: int) -> list[flo
     began: list[dict[int, int]] = []
     num_tokens = 0
     async with network.client() as client:
-        stream = client.stream(prompt, max_tokens=NUM_STEPS + 1, temperature=0.0, ignore_eos=True)
+        options: GenerateOptions = {
+            "max_tokens": NUM_STEPS + 1,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "draft_tokens": 0,
+        }
+        stream = client.stream(prompt, **options)
         async for delta in stream:
             num_tokens += len(delta.token_ids)
             began = began or _carried_forward(network, stream.route)

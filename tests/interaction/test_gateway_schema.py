@@ -58,7 +58,7 @@ COMPLETION_HONOURED: dict[str, Any] = {
     "user": "someone",
     "logit_bias": {"97": -5},
 }
-OURS: dict[str, Any] = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
+OURS: dict[str, Any] = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "draft_tokens": 3}
 
 
 def published(module: Any) -> set[str]:
@@ -118,6 +118,9 @@ CHAT_BAD: list[tuple[str, Any, str]] = [
     ("presence_penalty", 3, "presence_penalty"),
     ("frequency_penalty", -3, "frequency_penalty"),
     ("repetition_penalty", 0, "repetition_penalty"),
+    ("draft_tokens", 16, "draft_tokens"),
+    ("draft_tokens", -1, "draft_tokens"),
+    ("draft_tokens", True, "draft_tokens"),
     ("seed", 1 << 64, "seed"),
     ("seed", "1", "seed"),
     ("n", 0, "n"),

@@ -272,6 +272,7 @@ class GenerateRequest(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """empty: the network's only model"""
     prompt: _builtins.str
@@ -286,6 +287,8 @@ class GenerateRequest(_message.Message):
     """how urgent it is"""
     parallel_tool_calls: _builtins.bool
     """[true] false: at most one call"""
+    draft_tokens: _builtins.int
+    """[what pays] guesses that may go along with a token, at most 15; 0: none"""
     @_builtins.property
     def chat(self) -> Global___Chat:
         """templated"""
@@ -331,17 +334,22 @@ class GenerateRequest(_message.Message):
         tool_choice: Global___ToolChoice | None = ...,
         parallel_tool_calls: _builtins.bool | None = ...,
         resume: Global___Resume | None = ...,
+        draft_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "input", b"input", "max_tokens", b"max_tokens", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "resume", b"resume", "sampling", b"sampling", "tokens", b"tokens", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "draft_tokens", b"draft_tokens", "input", b"input", "max_tokens", b"max_tokens", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "resume", b"resume", "sampling", b"sampling", "tokens", b"tokens", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "service_tier", b"service_tier", "stop", b"stop", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_max_tokens", b"_max_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "chat", b"chat", "draft_tokens", b"draft_tokens", "ignore_eos", b"ignore_eos", "input", b"input", "max_tokens", b"max_tokens", "model_id", b"model_id", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "service_tier", b"service_tier", "stop", b"stop", "tokens", b"tokens", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__draft_tokens: _TypeAlias = _typing.Literal["draft_tokens"]  # noqa: Y015
+    _WhichOneofArgType__draft_tokens: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
     _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
     _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "chat", "tokens"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__draft_tokens) -> _WhichOneofReturnType__draft_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
     @_typing.overload

@@ -37,7 +37,9 @@ ROUTE = (Stage(A, 1, LayerSpan(0, 1)), Stage(B, 1, LayerSpan(1, 3)), Stage(C, 1,
 class Rig:
     """A relay with three attached nodes and one generation."""
 
-    def __init__(self, sampling: SamplingParams | None = None) -> None:
+    def __init__(
+        self, sampling: SamplingParams | None = None, *, draft_tokens: int | None = None
+    ) -> None:
         self.inbox = ListInbox()
         self.relay = Relay(
             inbox=self.inbox,
@@ -60,6 +62,7 @@ class Rig:
             vocab_size=257,
             tokenizer=ByteTokenizer(),
             clock=ManualClock(),
+            draft_tokens=draft_tokens,
         )
         self.relay.add(self.generation)
         self.inbox.take()
@@ -221,6 +224,14 @@ async def test_a_node_cannot_end_a_request_as_failed_by_a_token(
     assert rig.generation.finished is None
     rig.token(4)
     assert rig.generation.generated_ids == [97, 97]
+
+
+@pytest.mark.parametrize("draft_tokens", [None, 0, 3])
+async def test_the_first_stage_hears_how_much_may_be_guessed(draft_tokens: int | None) -> None:
+    rig = Rig(draft_tokens=draft_tokens)
+    rig.open()
+    opened = (await rig.sent(A)).start.open
+    assert (opened.drafts_max if opened.HasField("drafts_max") else None) == draft_tokens
 
 
 async def test_a_second_attempt_goes_on_where_the_first_one_stopped() -> None:

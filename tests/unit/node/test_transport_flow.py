@@ -56,6 +56,15 @@ async def test_decode_rows_and_tokens_overtake_the_prefill_of_others() -> None:
     assert drained(outbox) == [decode, token, *prefill]
 
 
+async def test_guesses_are_no_prompt() -> None:
+    outbox = Outbox(LIMITS)
+    prompt = rows(8, request="long", num_tokens=4)
+    guessed = Activations(rid(), 1, 4, 3, bytes(6), sample=True, drafted_ids=(7, 8))
+    outbox.put(prompt)
+    outbox.put(guessed)
+    assert drained(outbox) == [guessed, prompt]
+
+
 async def test_a_last_chunk_of_one_row_stays_behind_its_own_prompt() -> None:
     outbox = Outbox(LIMITS)
     prompt = [

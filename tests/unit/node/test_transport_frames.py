@@ -251,3 +251,16 @@ def test_a_start_carries_the_prompt_and_no_sender() -> None:
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b""])
 def test_an_unreadable_message_of_the_gateway_is_rejected(data: bytes) -> None:
     assert isinstance(reader().gateway_event(data), ev.FrameRejected)
+
+
+def test_guesses_survive_the_wire_and_so_does_what_stages_take() -> None:
+    rows = Activations(rid(), 2, 7, 3, b"abc", sample=True, drafted_ids=(9, 300))
+    event = read(encode.link_frame(1, rows))
+    assert isinstance(event, ev.ActivationsReceived)
+    assert event.activations.drafted_ids == (9, 300) and not event.activations.is_prompt
+    event = read(encode.link_frame(1, Token(rid(), 1, 5, 9, drafts_max=4)))
+    assert isinstance(event, ev.TokenReceived) and event.token.drafts_max == 4
+    for said, sent in ((None, False), (0, False), (7, True)):
+        frame = data_pb2.LinkFrame.FromString(encode.link_frame(1, opened(0, drafts_max=said)))
+        assert frame.open.HasField("drafts_max") is sent
+        assert frame.open.drafts_max == (said or 0)
