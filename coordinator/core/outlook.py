@@ -103,7 +103,7 @@ def _loading(state: CoreState, spec: ModelSpec, missing: tuple[LayerSpan, ...]) 
 
 def _hope(state: CoreState, spec: ModelSpec, gaps: Sequence[LayerSpan]) -> tuple[str, int | None]:
     """What may close the gaps without anybody's doing, and until when that may be."""
-    joining = [n for n in state.nodes.values() if n.state is NodeState.JOINING]
+    joining = [n for n in state.nodes.values() if n.state is NodeState.JOINING and not n.paused]
     measuring = sum(n.profile is None for n in joining)
     if measuring:
         return ("1 node is" if measuring == 1 else f"{measuring} nodes are") + " measuring", None

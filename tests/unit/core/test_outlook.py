@@ -213,3 +213,17 @@ def test_what_was_told_of_a_pool_is_not_told_of_another() -> None:
     assert (
         "have no node, 604 MiB are missing. Join a node with at least 604 MiB." in model(story).lack
     )
+
+
+def test_a_paused_node_is_shown_with_its_reason_given_nothing_and_hoped_for_by_nobody() -> None:
+    story = poor("a")
+    why = "its owner paused it; `plait node resume` lifts that"
+    paused = ev.NodeAttached(
+        node_id=NodeId("b"), incarnation=1, display_name="b", addresses=(), paused=why
+    )
+    story.tell(paused)
+    (view,) = (node for node in story.core.view(story.now_ms).nodes if node.node_id == "b")
+    assert (view.state, view.span_reason) == ("paused", why)
+    assert "measuring" not in model(story).lack
+    effects = story.wait(5_000, beating=("a", "b"))
+    assert only(effects, fx.AssignSpan) == []
