@@ -19,11 +19,13 @@ from node.engine.parallel.channel import RankChannel
 from node.engine.parallel.local_ranks import RankSettings
 from node.engine.parallel.rank import Rank
 from plait import log
-from plait.errors import PlaitError, UnavailableError
+from plait.clock import Clock, SystemClock
+from plait.errors import PlaitError, UnavailableError, plain_cause
 from plait.types import DType
 from plait.wire.reach import Address
 
 CONNECT_S: Final = 10.0
+RETRY_S: Final = 1.0
 _LINE_BYTES_MAX: Final = 4096
 _log = log.get("rank")
 
@@ -36,18 +38,16 @@ def serve_rank(
     num_threads: int | None,
     memory_bytes: int | None,
     sharing: int = 1,
+    join_s: float = CONNECT_S,
 ) -> None:
-    """Join the group that is formed at `address` and take part until its node leaves. Blocks.
+    """Join the group that is formed at `address`, within `join_s`, and take part until its node
+    leaves. Blocks.
 
     Raises UnavailableError where nobody is there any more, AuthenticationError, ConfigError.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    place = Address.parse(address)
-    try:
-        connection = socket.create_connection((place.host, place.port), CONNECT_S)
-    except OSError as error:
-        raise UnavailableError(f"nobody answers at {address}: {error}") from error
+    connection = _connect(Address.parse(address), join_s, SystemClock())
     hostname = str(connection.getsockname()[0])
     Rank(
         RankChannel.join(connection, secret),
@@ -56,6 +56,21 @@ def serve_rank(
         hostname=hostname,
         usable_bytes=partial(_usable_bytes, device, memory_bytes, sharing),
     ).run()
+
+
+def _connect(place: Address, join_s: float, clock: Clock) -> socket.socket:
+    """A node may be started after its ranks."""
+    deadline_ms = clock.monotonic_ms() + int(1e3 * join_s)
+    pause = threading.Event()
+    while True:
+        try:
+            return socket.create_connection((place.host, place.port), CONNECT_S)
+        except OSError as error:
+            if clock.monotonic_ms() + 1e3 * RETRY_S > deadline_ms:
+                raise UnavailableError(
+                    f"no group is formed at {place}: {plain_cause(error)}"
+                ) from error
+        pause.wait(RETRY_S)
 
 
 def _usable_bytes(device: Device, memory_bytes: int | None, sharing: int) -> int:

@@ -63,7 +63,7 @@ def rank(
     """Lend this machine to a node of the same LAN: a part of every layer that it holds."""
     needs("node")
     from node.engine.device import pick_device
-    from node.grouping import read_secret
+    from node.grouping import INVITED_JOIN_S, read_secret
     from node.rank import serve_rank
     from plait import log
     from plait.types import DType
@@ -78,5 +78,6 @@ def rank(
         pick_device(device, compute_dtype),
         num_threads=threads,
         memory_bytes=parse_bytes(memory) if memory is not None else None,
+        join_s=INVITED_JOIN_S,
     )
     typer.echo("rank: the node has left", err=True)
