@@ -5,8 +5,17 @@ from typing import Annotated, Final
 
 import typer
 
-from plait.cli import node_doctor, node_install, node_pause, node_rank, node_status, node_top
+from plait.cli import (
+    node_doctor,
+    node_drain,
+    node_install,
+    node_pause,
+    node_rank,
+    node_status,
+    node_top,
+)
 from plait.cli.amounts import parse_bytes as parse_bytes
+from plait.cli.amounts import parse_listen
 from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
 from plait.cli.node_keep import SETTINGS, keep
@@ -20,6 +29,7 @@ app.command("doctor")(node_doctor.doctor)
 app.command("install")(node_install.install)
 app.command("uninstall")(node_install.uninstall)
 app.command("top")(node_top.top)
+app.command("drain")(node_drain.drain)
 app.command("pause")(node_pause.pause)
 app.command("resume")(node_pause.resume)
 app.command("rank")(node_rank.rank)
@@ -135,14 +145,6 @@ def join_network(
         owner=settings,
     )
     end_process(run_node(config))
-
-
-def parse_listen(text: str) -> str:
-    """HOST:PORT, an empty host filled in. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"--listen {text!r}: write HOST:PORT, port 0 for any free one")
-    return f"{host or '0.0.0.0'}:{port}"
 
 
 def _log_level(text: str) -> str:

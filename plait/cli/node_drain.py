@@ -5,11 +5,13 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
+from plait.cli.durations import milliseconds
 from plait.cli.fields import Fields
+from plait.cli.node_owner import Home
 from plait.cli.status import Admin, connected_admin
 from plait.clock import SystemClock
 from plait.errors import ConfigError, DeadlineError
@@ -17,6 +19,31 @@ from plait.errors import ConfigError, DeadlineError
 HERE: Final = "here"
 GRACE_S: Final = 5.0
 POLL_S: Final = 0.2
+
+
+def drain(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A node's name or id, for the operator; here: the one on this machine."
+        ),
+    ] = HERE,
+    limit_s: Annotated[
+        float, typer.Option(min=0.1, help="How long what runs may take, for the operator.")
+    ] = 10.0,
+    home: Home = None,
+) -> None:
+    """Take a node out in order: running requests end or move, no client notices, it exits with 0.
+
+    The node on this machine takes as long as its own --drain-s says.
+    """
+    if name == HERE:
+        from node.agent.identity import node_home
+
+        drain_here(home if home is not None else node_home(), wait_s=limit_s)
+        return
+    milliseconds(limit_s, flag="--limit-s")
+    drain_named(name, limit_s=limit_s)
 
 
 def drain_here(home: Path, *, wait_s: float) -> None:
