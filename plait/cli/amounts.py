@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory and addresses to listen at, as people write them."""
 
 import re
 from typing import Final
@@ -15,3 +15,11 @@ def parse_bytes(text: str) -> int:
     if size <= 0:
         raise ConfigError(f"{text!r} is not an amount of memory: write it like 2GiB or 512MiB")
     return size
+
+
+def parse_listen(text: str) -> str:
+    """HOST:PORT, an empty host filled in. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"--listen {text!r}: write HOST:PORT, port 0 for any free one")
+    return f"{host or '0.0.0.0'}:{port}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from plait.cli.amounts import parse_bytes, parse_listen
 from plait.cli.extras import needs
 from plait.cli.node_owner import Home, Limits, Sets, allowed_device, gpu_index, owner_settings
 
@@ -45,7 +46,6 @@ def doctor(
     from node.agent.local_status import read_local_status
     from node.doctor import examine
     from node.doctor_machine import Patient
-    from plait.cli.node import parse_bytes, parse_listen
     from plait.clock import SystemClock
     from plait.config import models_dir
 
