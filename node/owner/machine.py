@@ -19,10 +19,11 @@ CALL_S: Final = 0.4
 _MIB: Final = 1 << 20
 
 
-def open_hardware(gpu_index: int | None) -> Hardware:
-    """The machine, or the file that stands in for it. `gpu_index` None: no GPU is used."""
+def open_hardware(home: Path, gpu_index: int | None) -> Hardware:
+    """The machine, or the file that stands in for it, by its name in the node's folder or by its
+    whole path. `gpu_index` None: no GPU is used."""
     path = os.environ.get(FILE_VARIABLE)
-    return FileHardware(Path(path)) if path else Machine(gpu_index)
+    return FileHardware(home / path) if path else Machine(gpu_index)
 
 
 class Machine:

@@ -51,7 +51,7 @@ async def _join_and_serve(config: "NodeConfig", screen: "NodeScreen") -> "Exit":
 
     await asyncio.to_thread(check_config, config)
     clock = SystemClock()
-    hardware = open_hardware(gpu_index(config.device, config.owner))
+    hardware = open_hardware(config.home, gpu_index(config.device, config.owner))
     with sole_owner(config.home, role="node", flag="--home"):
         credentials = await join(config)
         owner = OwnerWatch(config.owner, config.home, hardware, clock)
