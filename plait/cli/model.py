@@ -136,7 +136,7 @@ def quantize(
     ],
     out: Annotated[Path, typer.Option("--out", help="The GGUF to write.")],
 ) -> None:
-    """Write a GGUF with its weights in another element type, smaller or larger."""
+    """Write a GGUF in another element type, from a GGUF or a folder of safetensors."""
     needs("models")
     from plait import models
     from plait.cli.progress_bar import pull_bar
