@@ -17,9 +17,14 @@ class Disturbed:
     whole: Completion
 
 
+def greedy(client: Client, prompt: Sequence[int], num_tokens: int) -> Stream:
+    """An answer of just so many tokens, as it comes."""
+    return client.stream(list(prompt), max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+
+
 def ask(client: Client, prompt: Sequence[int], num_tokens: int) -> Completion:
-    """A greedy answer of just so many tokens, undisturbed."""
-    return client.generate(list(prompt), max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+    """The whole of it, undisturbed."""
+    return greedy(client, prompt, num_tokens).result
 
 
 def disturb(
@@ -31,7 +36,7 @@ def disturb(
     then: Callable[[Stream], None],
 ) -> Disturbed:
     """The same answer, to which `then` happens once `at_token` tokens are here."""
-    stream = client.stream(list(prompt), max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+    stream = greedy(client, prompt, num_tokens)
     ids: list[int] = []
     last_s: float | None = None
     pause_s = 0.0
