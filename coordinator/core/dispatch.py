@@ -11,6 +11,7 @@ from coordinator.core.resuming import is_held, look_for_found
 from coordinator.core.routing import find_route, make_candidate, make_query, refusals
 from coordinator.core.settle import end_request, is_routable
 from coordinator.core.state import CoreState, Decided, NodeRecord, RequestRecord
+from coordinator.core.told import Told
 from coordinator.core.waiting import charge, expected_waits_ms, order_queue
 from plait.types import FinishReason, ModelId, ModelSpec, NodeId, Reason, RequestId, Route
 from scheduler.selection import Admission, Query, Verdict, admit
@@ -95,21 +96,22 @@ def _wait_behind(state: CoreState, model_id: ModelId, reason: Reason) -> None:
 
 
 def _notify(state: CoreState, model_id: ModelId, order: list[RequestId]) -> None:
-    """Tell each waiting client why, where it stands and about how long, once per reason."""
+    """Tell each waiting client why, where it stands and about how long; again when that changes."""
     waiting = [r for r in order if state.requests[r].pipeline_id is None]
-    waits_ms: list[int] | None = None
+    waits_ms = expected_waits_ms(state, model_id) if waiting else []
     for position, request_id in enumerate(waiting, 1):
         request = state.requests[request_id]
-        if request.waits_for is None or request.notified == request.waits_for.code:
+        if request.waits_for is None:
             continue
-        request.notified = request.waits_for.code
-        if waits_ms is None:
-            waits_ms = expected_waits_ms(state, model_id)
         reason, wait_ms = request.waits_for, None
         if reason.code == "kv_full" and position <= len(waits_ms):
             wait_ms = waits_ms[position - 1]
             about_s = max(1, round(wait_ms / 1e3))
             reason = Reason(code=reason.code, message=f"{reason.message}; about {about_s} s")
+        now = Told(at_ms=state.now_ms, code=reason.code, position=position, wait_ms=wait_ms)
+        if not now.is_news_after(request.told):
+            continue
+        request.told = now
         state.emit(
             fx.NotifyQueued(
                 request_id=request_id, position=position, reason=reason, wait_ms=wait_ms

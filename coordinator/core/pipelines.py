@@ -35,7 +35,7 @@ def open_pipeline(state: CoreState, request: RequestRecord, route: Route) -> Non
     request.pipeline_id = pipeline_id
     request.last_route = route
     request.waits_for = None
-    request.notified = ""
+    request.told = None
     state.timers.at(state.now_ms + state.limits.open_limit_ms, TimerKind.OPEN_LIMIT, pipeline_id)
     state.emit(
         fx.OpenRoute(

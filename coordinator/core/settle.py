@@ -94,7 +94,7 @@ def move_request_away(state: CoreState, request: RequestRecord) -> None:
 def wait_for_turn(state: CoreState, request: RequestRecord) -> None:
     """The request is in the queue from now on; it waits so long and no longer."""
     request.queued_ms = state.now_ms
-    request.notified = ""
+    request.told = None
     state.must_dispatch = True
     look_again(state, request)
 

@@ -24,6 +24,7 @@ from coordinator.core.machines import (
     advance,
 )
 from coordinator.core.timers import NodeKey, Timers
+from coordinator.core.told import Told
 from coordinator.core.view import RequestView
 from plait.types import (
     CachedSpan,
@@ -186,7 +187,7 @@ class RequestRecord:
     queued_ms: int = 0
     look_ms: int = 0
     waits_for: Reason | None = None
-    notified: str = ""
+    told: Told | None = None
     avoid: dict[NodeId, int] = field(default_factory=dict)
     first_token_ms: int | None = None
     num_generated: int = 0

@@ -29,6 +29,8 @@ from scheduler.selection.fairness import SloClass
 
 NOTICES_MAX: Final = 64
 """Queue and route notices kept per generation; later ones are not told."""
+QUEUE_NOTICES_MAX: Final = 48
+"""Of those, notices of waiting: a long queue leaves room for routes."""
 
 
 class Generation:
@@ -81,6 +83,7 @@ class Generation:
         self._first_token_ms: int | None = None
         self._num_attempts = 0
         self._num_notices = 0
+        self._num_queued = 0
         self._utf8 = Utf8Stream()
         self._scanner = StopScanner(stop)
         self._calls = calls
@@ -115,7 +118,9 @@ class Generation:
 
     def on_queued(self, position: int, reason: Reason, wait_ms: int | None = None) -> None:
         """The request waits."""
-        self._notice(Queued(position=position, reason=reason, wait_ms=wait_ms))
+        if self._num_queued < QUEUE_NOTICES_MAX:
+            self._num_queued += 1
+            self._notice(Queued(position=position, reason=reason, wait_ms=wait_ms))
 
     def on_routed(self, epoch: int, route: Route) -> None:
         """A chain has opened for it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coordinator.gateway.generation import NOTICES_MAX, Generation
+from coordinator.gateway.generation import NOTICES_MAX, QUEUE_NOTICES_MAX, Generation
 from coordinator.gateway.happenings import Delta, Finished, GeneratedToken
 from plait.clock import ManualClock
 from plait.errors import UnavailableError
@@ -115,8 +115,11 @@ def test_after_the_end_nothing_is_told() -> None:
     assert one.generated_ids == []
 
 
-def test_notices_are_bounded() -> None:
+def test_notices_are_bounded_and_a_long_wait_leaves_room_for_routes() -> None:
     one = generation()
     for position in range(1000):
         one.on_queued(position, Reason(code="x", message="y"))
+    assert len(one.history) == QUEUE_NOTICES_MAX
+    for epoch in range(1, 1000):
+        one.on_routed(epoch, ROUTE)
     assert len(one.history) == NOTICES_MAX
