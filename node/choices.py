@@ -43,8 +43,8 @@ def memory_limit(config: NodeConfig, device_kind: str) -> int | None:
 
 def too_small(config: NodeConfig, device: Device, models: Sequence[ModelOffered]) -> Reason | None:
     """Why no layer of any model fits into what the owner gives, and how much is missing; None where
-    one does, or where nothing is limited."""
-    limit_bytes = memory_limit(config, device.kind)
+    one does, or where the owner limits nothing."""
+    limit_bytes = config.owner.limits.memory_max_bytes(device.kind)
     if limit_bytes is None or not models:
         return None
     lack = ""
@@ -67,11 +67,10 @@ def too_small(config: NodeConfig, device: Device, models: Sequence[ModelOffered]
         else:
             return None
     key = "vram_max_gb" if device.kind == "cuda" else "ram_max_gb"
-    is_named = key in config.owner.sources
-    where = config.owner.named(key) if is_named else "--memory"
     return Reason(
         code="limits_too_low",
-        message=f"{where} is too low for even one layer of what this network serves: {lack}",
+        message=f"{config.owner.named(key)} is too low for even one layer of what this network "
+        f"serves: {lack}",
     )
 
 

@@ -156,8 +156,9 @@ def group_refusal(group: TensorGroup | None, spec: ModelSpec) -> str | None:
 
 
 def kv_tokens_room(profile: NodeProfile, spec: ModelSpec, span: LayerSpan) -> int:
-    """KV slots that fit beside the weights and buffers of `span`; negative where they do not."""
-    if group_refusal(profile.group, spec) is not None:
+    """KV slots that fit beside the weights and buffers of `span`; negative where they do not, or
+    where the owner does not allow the model."""
+    if group_refusal(profile.group, spec) is not None or spec.model_id in profile.refused_models:
         return -1
     dtype = profile.compute_dtype
     free = profile.memory_bytes - spec.weight_bytes(span, dtype)

@@ -5,6 +5,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from plait.errors import UnavailableError
@@ -88,6 +89,8 @@ def _median_rtt_s(planner: ChainPlanner, one: Sequence[NodeId], other: Sequence[
 
 def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -> Machine:
     profile, cost = planner.profiles[node_id], planner.costs[node_id]
+    if planner.spec.model_id in profile.refused_models:
+        profile = replace(profile, memory_bytes=0)
     speed = math.floor(math.log(cost.layer_ms) / math.log(step))
     size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(step))
     return measured_machine(

@@ -8,6 +8,7 @@ from plait.errors import WeightsError
 from plait.types import LayerSpan
 from plait.wire.v1 import control_pb2
 from tests.unit.node.control_kit import attached
+from tests.unit.node.fake_engine import tiny_spec
 from tests.unit.node.ring import until
 
 SPAN = LayerSpan(0, 3)
@@ -28,6 +29,21 @@ async def test_a_node_says_hello_measures_itself_and_beats() -> None:
         assert profiled.down_bytes_per_s > 1e5
         assert node.welcomes[0].frame_bytes_max == 4 << 20
         assert NodePhase.MEASURING in node.phases()
+
+
+async def test_a_coordinator_hears_of_models_and_rates_that_the_owner_does_not_allow() -> None:
+    specs = [tiny_spec(), tiny_spec(model_id="huge")]
+    async with attached(specs, 'models_allow=["t*"]', "up_mbit=1") as (coordinator, node):
+        await until(lambda: bool(coordinator.of("profiled")))
+        profiled = coordinator.of("profiled")[0].profiled
+        assert [timing.model_id for timing in profiled.timings] == ["tiny"]
+        assert list(profiled.refused_models) == ["huge"]
+        assert 0 < profiled.up_bytes_per_s <= 125_000
+        await until(lambda: NodePhase.STANDBY in node.phases())
+        assert "without huge (models_allow)" in node.said[-1].detail
+        await coordinator.assign(SPAN, model="huge")
+        await until(lambda: bool(coordinator.of("load_failed")))
+        assert coordinator.of("load_failed")[0].load_failed.status.reason == "model_not_found"
 
 
 async def test_an_assigned_span_is_loaded_with_progress_and_reported() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import grpc
 from grpc import aio
@@ -13,8 +15,10 @@ from node.agent.meter import NodeMeter
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter
 from node.agent.runtime import NodeRuntime
+from node.agent.weights import allows_model
 from node.core import NodeCore
 from node.core.messages import GatewayMessage
+from node.owner.settings import OwnerSettings, read_settings
 from node.ports import LinkStats, NodePhase, Progress
 from plait.clock import SystemClock
 from plait.errors import UnavailableError
@@ -129,7 +133,8 @@ class Probe:
 class AttachedNode:
     """A control client with its core and a fake engine."""
 
-    def __init__(self, coordinator: CoordinatorKit) -> None:
+    def __init__(self, coordinator: CoordinatorKit, settings: OwnerSettings) -> None:
+        limits = settings.limits
         node_id = NodeId("n1")
         self.engine = FakeEngineHost()
         self.core = NodeCore(node_id, 77)
@@ -148,7 +153,10 @@ class AttachedNode:
             core=self.core,
             inbox=self.runtime,
             meter=NodeMeter(self.core, self.engine, NoLinks()),
-            profile=SelfProfile(self.engine, now_s),
+            profile=SelfProfile(
+                self.engine, now_s, up_bytes_per_s=limits.bytes_per_s(limits.up_mbit)
+            ),
+            allows=partial(allows_model, limits),
             probe=Probe(),
             writer=ReportWriter(77),
             on_welcome=self.welcomes.append,
@@ -166,12 +174,12 @@ class AttachedNode:
 
 @asynccontextmanager
 async def attached(
-    specs: list[ModelSpec] | None = None,
+    specs: list[ModelSpec] | None = None, *sets: str
 ) -> AsyncIterator[tuple[CoordinatorKit, AttachedNode]]:
-    """A coordinator and one node that dials it."""
+    """A coordinator and one node that dials it; `sets` are its owner's limits."""
     coordinator = CoordinatorKit([tiny_spec()] if specs is None else specs)
     await coordinator.start()
-    node = AttachedNode(coordinator)
+    node = AttachedNode(coordinator, read_settings(Path("none"), environ={}, flags=sets))
     tasks = [
         asyncio.create_task(node.runtime.run()),
         asyncio.create_task(node.control.run()),

@@ -148,6 +148,15 @@ def test_draining_ends_at_its_limit() -> None:
     assert only(effects, ef.Exit)[0].code == 0
 
 
+def test_a_pause_has_a_limit_of_its_own_which_the_coordinator_hears() -> None:
+    story = Story(1, limits=Limits(drain_ms=60_000))
+    story.open()
+    said = story.tell(ev.StopAsked("paused: battery", limit_ms=2_500))
+    assert said == [ef.ReportDrainAsked("paused: battery", 2_500)]
+    assert only(story.later(2_000), ef.Exit) == []
+    assert only(story.later(600), ef.Exit)
+
+
 def test_the_tighter_of_two_drain_limits_holds() -> None:
     story = Story(1, limits=Limits(drain_ms=60_000))
     story.open()

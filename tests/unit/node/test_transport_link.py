@@ -7,17 +7,25 @@ import grpc
 import pytest
 
 from node.core import events as ev
-from node.core.messages import Close
+from node.core.messages import Activations, Close
 from node.transport import encode
 from node.transport.flow import FlowLimits, Outbox
 from node.transport.link import LinkCounters, NeighbourLink
 from node.transport.links import NEIGHBOURS_MAX, LinkTable
-from plait.types import FinishReason, NodeId
+from node.transport.pace import Pace
+from plait.types import DType, FinishReason, NodeId
 from plait.wire.v1 import data_pb2
 from tests.kit.wait import until
 from tests.unit.node.ring import insecure_channel
 from tests.unit.node.story import A, rid
 from tests.unit.node.test_transport_frames import reader
+
+
+def prompt_rows(position: int, *, num_bytes: int) -> Activations:
+    """Two rows of a prompt."""
+    payload = bytes(num_bytes)
+    return Activations(rid(), 1, position, 2, payload, sample=False, dtype=DType.FLOAT32)
+
 
 CLOSE = Close(request_id=rid(), epoch=1, reason=FinishReason.STOP)
 
@@ -105,6 +113,66 @@ async def test_a_neighbour_that_talks_but_takes_nothing_is_given_up() -> None:
     async with asyncio.timeout(5):
         end = await task
     assert end.reason == "nothing taken for 30 s"
+
+
+async def test_prompts_wait_for_the_owners_rate_and_tokens_and_pings_do_not() -> None:
+    limits = FlowLimits(ping_s=0.01, silence_s=1e6, stall_s=30.0)
+    stream, now_s, outbox = MemoryStream(), Seconds(), Outbox(limits)
+    stream.is_taking.set()
+    pace = Pace(now_s=now_s, up_bytes_per_s=10_000.0)
+    for position in range(3):
+        outbox.put(prompt_rows(position, num_bytes=40_000))
+    neighbour = NeighbourLink(
+        A,
+        stream,
+        outbox,
+        reader=reader(),
+        inbox=Inbox(),
+        limits=limits,
+        counters=LinkCounters(),
+        now_s=now_s,
+        pace=pace,
+    )
+    task = asyncio.create_task(neighbour.run())
+    await until(lambda: stream.kinds().count("ping") > 3, what="pings beside a prompt that waits")
+    assert stream.kinds().count("activations") == 1
+    outbox.put(CLOSE)
+    await until(lambda: "close" in stream.kinds(), what="what is no prompt")
+    assert stream.kinds().count("activations") == 1
+    now_s.now_s = 29.0
+    await until(lambda: stream.kinds().count("activations") == 2, what="the next rows")
+    now_s.now_s = 58.0
+    await until(lambda: stream.kinds().count("activations") == 3, what="the last rows")
+    assert not task.done(), "who is slow by its owner's will is not given up by itself"
+    stream.incoming.put_nowait(None)
+    await task
+    assert pace.totals.sent_bytes > 120_000
+
+
+async def test_credits_wait_for_the_owners_rate_of_receiving() -> None:
+    limits = FlowLimits(ping_s=0.01, silence_s=1e6)
+    stream, now_s = MemoryStream(), Seconds()
+    stream.is_taking.set()
+    pace = Pace(now_s=now_s, down_bytes_per_s=1_000.0)
+    neighbour = NeighbourLink(
+        A,
+        stream,
+        Outbox(limits),
+        reader=reader(),
+        inbox=Inbox(),
+        limits=limits,
+        counters=LinkCounters(),
+        now_s=now_s,
+        pace=pace,
+    )
+    task = asyncio.create_task(neighbour.run())
+    stream.incoming.put_nowait(encode.link_frame(1, prompt_rows(0, num_bytes=5_000)))
+    await until(lambda: stream.kinds().count("ping") > 3, what="pings")
+    assert "credit" not in stream.kinds()
+    now_s.now_s = 10.0
+    await until(lambda: "credit" in stream.kinds(), what="a credit")
+    stream.incoming.put_nowait(None)
+    await task
 
 
 async def test_a_stream_with_nothing_to_send_may_be_idle_for_long() -> None:

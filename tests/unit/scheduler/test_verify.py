@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from plait.clock import ManualClock
 from plait.types import LayerSpan, ModelId, NodeId
 from scheduler.allocation import (
     Allocation,
     AllocationProblem,
     Placement,
+    allocate,
     allocate_greedy,
     violations,
 )
@@ -30,6 +32,20 @@ def test_a_good_plan_passes() -> None:
 def test_a_node_without_the_memory() -> None:
     found = spoil(lambda p: replace(p, span=LayerSpan(0, 25)))
     assert any("bytes needed" in text for text in found)
+
+
+def test_a_model_that_an_owner_does_not_allow_is_held_elsewhere_and_said_where_it_is_not() -> None:
+    names = ("a", "b", "c", "d")
+    nodes = {name: node(name, memory_mib=300) for name in names}
+    nodes["b"] = replace(nodes["b"], refused_models=(ModelId("tiny"),))
+    pool = problem(*nodes.values())
+    for plan in (allocate(pool, clock=ManualClock()), allocate_greedy(pool)):
+        assert {placement.node_id for placement in plan.placements} == {"a", "c", "d"}
+    swapped = tuple(
+        replace(p, node_id=NodeId("b")) if p.node_id == "a" else p for p in plan.placements
+    )
+    found = violations(pool, replace(plan, placements=swapped))
+    assert "node b: its owner does not allow tiny" in found
 
 
 def test_a_layer_without_a_node() -> None:
