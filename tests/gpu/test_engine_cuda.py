@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from node.engine.device import Device, pick_device
+from node.engine.layouts.coded import coded_linear, random_coded
 from node.engine.measure import measure_device, measure_layer
 from node.engine.runner import Runner
+from plait.models.coded import CodeKind
 from plait.types import DType, SamplingParams
 from tests.unit.engine.kit import (
     KINDS,
@@ -83,3 +85,17 @@ def _generate(runner: Runner, num_tokens: int) -> list[list[int]]:
             assert result.token_id is not None
             text.append(result.token_id)
     return texts
+
+
+@pytest.mark.parametrize("kind", CodeKind)
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+def test_codes_are_multiplied_as_on_a_cpu(kind: CodeKind, dtype: DType) -> None:
+    device, cpu = pick_device("cuda", dtype), pick_device("cpu", DType.FLOAT32)
+    weights = [random_coded(kind, 48, 128, d.torch_device) for d in (device, cpu)]
+    rows = torch.linspace(-1, 1, 3 * 128).view(3, 128)
+    on_gpu, expected = (
+        coded_linear(weight, None, tile_elements=16 * 128)(rows.to(d.torch_device, d.dtype))
+        for weight, d in zip(weights, (device, cpu), strict=True)
+    )
+    atol = 1e-5 if dtype is DType.FLOAT32 else 0.02
+    torch.testing.assert_close(on_gpu.float().cpu(), expected, atol=atol, rtol=atol)
