@@ -20,6 +20,7 @@ from node.engine.parallel.group import RankGroup
 from node.engine.parallel.host import GroupEngineHost
 from node.engine.parallel.local_ranks import InvitedRanks, LocalRanks
 from node.engine.parallel.split import require_even
+from plait.crypto.files import read_private
 from plait.errors import ConfigError, ModelError
 from plait.types import Reason
 from plait.wire.reach import Address
@@ -109,17 +110,15 @@ def rank_lost(why: str) -> Exit:
 
 
 def read_secret(path: Path | None) -> bytes:
-    """Raises ConfigError where there is none, or too short a one."""
+    """Raises ConfigError where there is none, one that others can read, or too short a one."""
     if path is None:
         raise ConfigError("--secret-file is needed where ranks of other machines join")
-    try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    secret = read_private(path).strip()
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigError(
             f"{path} holds {len(secret)} bytes, a group's secret needs {SECRET_BYTES_MIN}: make "
-            f"one with `openssl rand -hex 32 > {path}`"
+            f"one with `openssl rand -hex 32 > {path}`",
+            reason="secret_short",
         )
     return secret
 
