@@ -114,11 +114,12 @@ class FarRing:
         *,
         apart_s: float = 0.0,
         draft_tokens: int | None = 0,
+        temperature: float = 0.0,
     ) -> list[Answer]:
         """All at once, or each a little after the one before it; without guesses, or with so many
         to a token (None: as many as pay)."""
         asked = (
-            self._ask(prompt, num_tokens, index * apart_s, draft_tokens)
+            self._ask(prompt, num_tokens, index * apart_s, draft_tokens, temperature)
             for index, prompt in enumerate(prompts)
         )
         return list(await asyncio.gather(*asked))
@@ -128,14 +129,20 @@ class FarRing:
         self._stack.close()
 
     async def _ask(
-        self, prompt: Prompt, num_tokens: int, after_s: float, draft_tokens: int | None
+        self,
+        prompt: Prompt,
+        num_tokens: int,
+        after_s: float,
+        draft_tokens: int | None,
+        temperature: float,
     ) -> Answer:
         await asyncio.sleep(after_s)
         answer = Answer([], [], time.perf_counter())
         stream = self._client.stream(
             prompt,
             max_tokens=num_tokens,
-            temperature=0.0,
+            temperature=temperature,
+            seed=1,
             ignore_eos=True,
             draft_tokens=draft_tokens,
         )
