@@ -25,7 +25,7 @@ class Owner:
         self.pause: Pause | None = None
         self.traffic_bytes = 0
 
-    def sees(self, after_ms: int = 0, **reading: float | bool) -> WhyPaused | None:
+    def sees(self, after_ms: int = 0, /, **reading: float | bool) -> WhyPaused | None:
         self.now_ms += after_ms
         return self.rules.why(
             HardwareReading(**reading),  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ class Owner:
             traffic_bytes=self.traffic_bytes,
         )
 
-    def code(self, after_ms: int = 0, **reading: float | bool) -> str:
+    def code(self, after_ms: int = 0, /, **reading: float | bool) -> str:
         why = self.sees(after_ms, **reading)
         return why.code if why is not None else ""
 
