@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType, RopeScalingType
-from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from plait.errors import ModelError
 from plait.models.gguf_names import ROPE_FACTORS, gguf_name
+from plait.models.gguf_rounding import rounded
 from plait.models.gguf_vocabulary import add_tokenizer
 from plait.models.llama3_rope import llama3_factors
 from plait.models.progress import PullProgress
@@ -91,7 +91,7 @@ def export_gguf(
         total, done = sum(source.stored_bytes(name) for name in names), 0
         for name in names:
             values = _permuted(_dense(source, name), spec, name)
-            writer.write_tensor_data(quantize(values, targets[name]))
+            writer.write_tensor_data(rounded(values, targets[name]))
             done += source.stored_bytes(name)
             progress("quantising", done, total)
         if factors is not None:

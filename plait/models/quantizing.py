@@ -11,7 +11,7 @@ import numpy as np
 from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, LlamaFileType
 from gguf.gguf_reader import ReaderTensor
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from plait.errors import ConfigError, ModelError, WeightsError
@@ -19,6 +19,7 @@ from plait.models.bytestore import FileStore
 from plait.models.disk import PART, file_sha256, require_space, storing
 from plait.models.gguf_export import export_bytes, export_gguf, require_exportable
 from plait.models.gguf_header import MAGIC, read_header
+from plait.models.gguf_rounding import rounded
 from plait.models.gguf_source import GgufSource
 from plait.models.opening import open_source, tokenizer_source, weights_path
 from plait.models.progress import PullProgress, ignore_progress
@@ -255,5 +256,4 @@ def _converted(tensor: ReaderTensor, target: GGMLQuantizationType) -> NDArray[np
         raise WeightsError(
             f"tensor {tensor.name} has NaN or infinite values", reason="weights_not_finite"
         )
-    converted: NDArray[np.generic] = quantize(values, target)
-    return converted
+    return rounded(values, target)
