@@ -1,17 +1,7 @@
 """Guards taken out on purpose. Each must be missed by a story or by the simulator."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One textual change of one file; `old` must stand there exactly once."""
-
-    name: str
-    path: str
-    old: str
-    new: str
-
+from tests.sim.mutant import Mutant
+from tests.sim.mutants_more import MORE
 
 CORE = "coordinator/core/"
 SCHEDULER = "scheduler/"
@@ -336,4 +326,5 @@ MUTANTS = (
         "return steps * self._links.back_ms(one, two) + ",
         "return ",
     ),
+    *MORE,
 )

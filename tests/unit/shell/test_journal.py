@@ -142,6 +142,15 @@ def test_a_line_torn_by_a_crash_ends_the_story(tmp_path: Path) -> None:
     assert [event for _, event in read_entries(tmp_path)] == EVENTS[:-1]
 
 
+def test_a_torn_line_that_is_not_the_last_one_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    (path,) = tmp_path.glob("*.jsonl")
+    header, torn, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([header, torn[:-10] + b"\n", *rest]))
+    with pytest.raises(ConfigError, match="torn"):
+        list(read_entries(tmp_path))
+
+
 def test_lost_entries_are_owned_up_to(tmp_path: Path) -> None:
     release = threading.Event()
 
