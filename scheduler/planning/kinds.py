@@ -11,6 +11,10 @@ EXACT_MACHINES_MAX: Final = 9
 """Pools up to this size are planned node by node."""
 
 
+SPREADS: Final = (1.3, 2.0, 1.5)
+"""Rooms for weights and for KV, and seconds of a layer, may differ so much within a class."""
+NO_LIMIT: Final = 1e30
+"""Bytes of KV: what weights leave."""
 TRANSFER_BATCH: Final = 8.0
 MILE_STEP_MS: Final = 2.0
 
@@ -39,12 +43,37 @@ def classify(ground: Ground, free: tuple[int, ...]) -> list[MachineClass]:
         groups.setdefault(key, []).append(index)
     classes: list[MachineClass] = []
     for key in sorted(groups, key=str):
-        members = sorted(
-            groups[key],
-            key=lambda i: (link_cost_s(ground, ground.machines[i]), ground.machines[i].node_id),
-        )
-        classes.append(MachineClass(tuple(members), _average(ground, members)))
+        for alike in _alike(ground, groups[key]):
+            members = sorted(
+                alike,
+                key=lambda i: (link_cost_s(ground, ground.machines[i]), ground.machines[i].node_id),
+            )
+            classes.append(MachineClass(tuple(members), _average(ground, members)))
     return classes
+
+
+def _alike(ground: Ground, members: Sequence[int]) -> list[list[int]]:
+    """Machines of one name, apart where they differ by more than SPREADS: in what they have room
+    for (a class counts as its least member) and in how quick they are."""
+    traits = {i: _traits(ground.machines[i]) for i in members}
+    is_wide = [
+        max(own) > spread * min(own)
+        for own, spread in zip(zip(*traits.values(), strict=True), SPREADS, strict=True)
+    ]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i in members:
+        key = tuple(
+            math.floor(math.log(trait, spread)) if wide and trait > 0.0 else 0
+            for trait, spread, wide in zip(traits[i], SPREADS, is_wide, strict=True)
+        )
+        is_empty = tuple(int(trait <= 0.0) for trait in traits[i])
+        groups.setdefault((*is_empty, *key), []).append(i)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _traits(machine: Machine) -> tuple[float, float, float]:
+    kv_bytes = NO_LIMIT if machine.kv_bytes is None else machine.kv_bytes
+    return machine.room_bytes, kv_bytes, machine.curve.layer_s(1)
 
 
 def cut(

@@ -65,13 +65,16 @@ def plan_pool(
     while left and (more := _further(ground, wish, search, left)):
         chains += more
         left = _left(left, more)
+    while wish.stages_max is None and left and (long := search.long(left)):
+        chains += long
+        left = _left(left, long)
     if not chains:
         raise refusal(ground, classes, wish)
     rate = sum(chain.rate for chain in chains)
     worth = [(*key, price) for block in found for key, price in block.worth.items()]
     statuses = [block.status for block in found]
     bound = max(rate, sum(block.bound for block in found))
-    front = _front(classes, patterns, wish) if trouble is None else ()
+    front = _front(classes, patterns, wish) if patterns and trouble is None else ()
     if is_exhaustive:
         # Whole replicas carry less than shares of them, and this is the most that whole ones do.
         front = tuple((limit, min(most, rate)) for limit, most in front)

@@ -20,6 +20,9 @@ SINGLE_MACHINES_MAX: Final = 80
 WIDE_PATTERNS: Final = 1000
 GAP_START: Final = 0.02
 """How far from the best a packing may be that only starts a finer search."""
+ENDS_MORE_MAX: Final = 4
+LONG_MAX: Final = 32
+"""Up to so many stages all ends are tried."""
 ROUNDS: Final = 16
 ROUNDS_LARGE: Final = 40
 
@@ -62,6 +65,10 @@ class Search:
         gap = GAP_START if is_single and is_wide and not is_exact else 0.0
         coarse = self._pack(patterns, classes, 0.0, gap)
         chains = self._concrete(classes, patterns, coarse)
+        if is_single and coarse.solver != "greedy":
+            # Nodes' own figures may turn the order that their kinds have.
+            plain = self._concrete(classes, patterns, greedy_packing(patterns, classes))
+            chains = max(chains, plain, key=_rate)
         found = Found(
             chains=chains,
             bound=coarse.lp_bound,
@@ -126,6 +133,27 @@ class Search:
     def plain(self, classes: Sequence[MachineClass], patterns: Sequence[Pattern]) -> list[Chain]:
         """Only the plan over kinds."""
         return self._concrete(classes, patterns, self._pack(patterns, classes, 0.0, 0.0))
+
+    def long(self, free: Sequence[int]) -> list[Chain]:
+        """One chain of more stages than patterns have, from the roomiest machines of `free` on;
+        empty where not even all of them hold the model."""
+        machines = self._ground.machines
+        rooms = {i: machines[i].layers_max(is_first=False, is_last=False) for i in free}
+        order = sorted((i for i in free if rooms[i] > 0), key=lambda i: (-rooms[i], i))
+        if sum(rooms.values()) < self._ground.num_layers:
+            return []
+        least = len(order)
+        while least > 0 and sum(rooms[i] for i in order[: least - 1]) >= self._ground.num_layers:
+            least -= 1
+        # The ends hold the embedding and the LM head as well: a few more may be needed.
+        for size in (*range(least, min(len(order), least + ENDS_MORE_MAX)), len(order)):
+            group = order[:size]
+            (chain,) = finish(
+                self._ground, self._table, [group], tpot_s_max=self._slo, is_quick=size > LONG_MAX
+            )
+            if chain is not None:
+                return [chain]
+        return []
 
     def _pack(
         self,

@@ -107,3 +107,41 @@ def test_small_models_stand_on_single_nodes() -> None:
     plan = plan_pool(ground, Wish())
     assert any(len(chain.members) == 1 for chain in plan.chains)
     assert pool_violations(ground, plan) == []
+
+
+def test_machines_of_one_name_that_differ_count_as_what_they_are() -> None:
+    """A cap on some machines' KV does not bind the others."""
+    ground = draw_ground(26, 24, model(40), num_regions=1)
+    wide = [replace(m, kv_bytes=500 * m.kv_sequence_bytes) for m in ground.machines]
+    roomy = plan_pool(replace(ground, machines=tuple(wide[:12])), Wish())
+    capped = [replace(m, kv_bytes=m.kv_sequence_bytes) for m in wide[12:]]
+    both = replace(ground, machines=(*wide[:12], *capped))
+    plan = plan_pool(both, Wish())
+    assert not pool_violations(both, plan)
+    assert plan.rate_per_s >= roomy.rate_per_s * 0.999
+
+
+def test_no_plan_is_below_the_greedy_one() -> None:
+    ground = draw_ground(53, 20, model(28))
+    losses = (0.0, 0.5, 3.0)
+    lossy = replace(
+        ground,
+        machines=tuple(replace(m, loss=losses[i % 3]) for i, m in enumerate(ground.machines)),
+    )
+    greedy = plan_pool(lossy, Wish(), trouble="none here")
+    assert plan_pool(lossy, Wish()).rate_per_s >= greedy.rate_per_s
+
+
+def test_many_small_machines_form_one_long_chain() -> None:
+    """More stages than any pattern has."""
+    ground = draw_ground(3, 26, model(60), num_regions=1)
+    small = tuple(
+        replace(m, room_bytes=3.3 * m.layer_bytes + m.first_bytes) for m in ground.machines
+    )
+    small = tuple(replace(m, room_bytes=3.9 * m.layer_bytes) for m in small[:-2]) + small[-2:]
+    narrow = replace(ground, machines=small)
+    plan = plan_pool(narrow, Wish())
+    assert [len(chain.members) > 12 for chain in plan.chains] == [True]
+    assert not pool_violations(narrow, plan)
+    with pytest.raises(UnavailableError):
+        plan_pool(narrow, Wish(stages_max=12))
