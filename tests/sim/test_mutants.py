@@ -21,13 +21,14 @@ LIMIT_S = 300
 
 def hunt(mutant: Mutant, folder: Path) -> str:
     """Copy the package, change the line, run the stories and the simulator on it."""
+    first = KILLERS.get(mutant.name, f"test_{Path(mutant.path).stem}")
     package = mutant.path.split("/", 1)[0]
     shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     target = folder / mutant.path
     target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.sim.hunt", str(SEEDS), KILLERS.get(mutant.name, "")],
+            [sys.executable, "-m", "tests.sim.hunt", str(SEEDS), first],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
             capture_output=True,
