@@ -116,7 +116,11 @@ def _plan_cluster(table: "Table", file: Path, asked: "Asked", wish: "Wish", show
 def _plan_nominal(table: "Table", file: Path, asked: "Asked", wish: "Wish", shown: Shown) -> None:
     from plait.cli.plan_ground import plan_ground
     from plait.cli.plan_nominal import read_nominal
+    from plait.cli.plan_shared import plan_shared
 
-    model = asked.only("pools of nominal figures are planned")
+    if len(asked.models) > 1:
+        plan_shared(table, file, asked, wish, shown)
+        return
+    model = asked.only("a plan is")
     pool = read_nominal(table, str(file), model)
     plan_ground(pool, wish, shown, file=file, current=asked.current)

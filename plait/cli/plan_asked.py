@@ -58,6 +58,17 @@ def asked_of(
     return Asked(models=tuple(models), demand=weights, kv_tokens=kv_tokens, current=current)
 
 
+def parts_of(asked: Asked) -> tuple[float, ...]:
+    """Each model's part of what is asked, all together 1; equal parts where nothing is said. Raises
+    ConfigError where some are left out: to be asked for as often as the least is rarely meant."""
+    weights = dict(asked.demand)
+    left = [name for name in asked.models if name not in weights]
+    if weights and left:
+        raise ConfigError(f"--demand says nothing of {left[0]}: give every model a weight")
+    total = sum(weights.values())
+    return tuple(weights[n] / total if weights else 1 / len(asked.models) for n in asked.models)
+
+
 def specs_of(asked: Asked, weight_format: "WeightFormat") -> dict[str, "ModelSpec"]:
     """What is known of each model, by the name that was typed. Raises ConfigError: none, or two
     names of one model; ModelError."""
@@ -80,9 +91,6 @@ def specs_of(asked: Asked, weight_format: "WeightFormat") -> dict[str, "ModelSpe
 
 
 def demand_of(asked: Asked, specs: dict[str, "ModelSpec"]) -> "tuple[tuple[ModelId, float], ...]":
-    """Weights by what models are called. Raises ConfigError where some are left out: to be asked
-    for as often as the least is rarely what is meant."""
-    left = [name for name in asked.models if name not in dict(asked.demand)]
-    if asked.demand and left:
-        raise ConfigError(f"--demand says nothing of {left[0]}: give every model a weight")
+    """Weights by what models are called. Raises ConfigError as `parts_of` does."""
+    parts_of(asked)
     return tuple((specs[name].model_id, weight) for name, weight in asked.demand)

@@ -26,7 +26,16 @@ def gap_percent(rate: float, bound: float) -> float:
 def pool_file(pool: "NominalPool", plan: "PoolPlan") -> dict[str, object]:
     """{"pipelines": [[{"node", "start", "end"}, ...], ...]}, and what a later plan that starts
     from this one has to know."""
-    pipelines = []
+    return {
+        "pipelines": chain_stages(pool, plan),
+        "model": pool.model,
+        "chain_tokens_per_s": [round(chain.rate, 3) for chain in plan.chains],
+    }
+
+
+def chain_stages(pool: "NominalPool", plan: "PoolPlan") -> list[list[dict[str, object]]]:
+    """{"node", "start", "end"} of each stage, in order, chain by chain."""
+    chains = []
     for chain in plan.chains:
         stages: list[dict[str, object]] = []
         at = 0
@@ -34,12 +43,8 @@ def pool_file(pool: "NominalPool", plan: "PoolPlan") -> dict[str, object]:
             node_id = pool.ground.machines[index].node_id
             stages.append({"node": node_id, "start": at, "end": at + layers})
             at += layers
-        pipelines.append(stages)
-    return {
-        "pipelines": pipelines,
-        "model": pool.model,
-        "chain_tokens_per_s": [round(chain.rate, 3) for chain in plan.chains],
-    }
+        chains.append(stages)
+    return chains
 
 
 def cluster_file(cluster: "Cluster", plan: "ClusterPlan") -> dict[str, object]:
@@ -128,11 +133,12 @@ def show_pool(
         added = "; ".join(f"{kind} in {region} {value:.1f}" for kind, region, value in worth)
         console.print(f"one more node would add at most, in tokens/s: {added}")
     if is_explained:
-        _explain_pool(console, pool, plan)
+        explain_pool(console, pool, plan)
     _notes(console, [*pool.notes, *plan.warnings])
 
 
-def _explain_pool(console: "Console", pool: "NominalPool", plan: "PoolPlan") -> None:
+def explain_pool(console: "Console", pool: "NominalPool", plan: "PoolPlan") -> None:
+    """Why each node got its layers; nodes of one reason together."""
     from scheduler.planning.explain import reasons
 
     for names, reason in by_reason(reasons(pool.ground, plan)):

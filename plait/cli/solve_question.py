@@ -11,6 +11,7 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.cluster_plan import ClusterPlan, plan_cluster
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.pool import PoolPlan, plan_pool
+from scheduler.planning.share import SharedPlan, share_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,17 @@ class ClusterQuestion:
     wish: Wish
 
 
-Question = PoolQuestion | ClusterQuestion | AllocationProblem
-Plan = PoolPlan | ClusterPlan | Allocation
+@dataclass(frozen=True, slots=True)
+class SharedQuestion:
+    """A pool of nominal figures as each of several models sees it, and what each is asked for."""
+
+    grounds: tuple[Ground, ...]
+    parts: tuple[float, ...]
+    wish: Wish
+
+
+Question = PoolQuestion | SharedQuestion | ClusterQuestion | AllocationProblem
+Plan = PoolPlan | SharedPlan | ClusterPlan | Allocation
 Answer = Plan | Reason
 
 
@@ -39,6 +49,8 @@ def answer(question: Question) -> Answer:
     try:
         if isinstance(question, PoolQuestion):
             return plan_pool(question.ground, question.wish)
+        if isinstance(question, SharedQuestion):
+            return share_pool(question.grounds, question.parts, question.wish, plan_pool)
         if isinstance(question, ClusterQuestion):
             return plan_cluster(question.cluster, question.wish)
         return allocate(question, clock=SystemClock())

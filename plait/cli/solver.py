@@ -7,26 +7,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from plait.cli.solve_question import ClusterQuestion, PoolQuestion, Question
+from plait.cli.solve_question import ClusterQuestion, PoolQuestion, Question, SharedQuestion
 from plait.clock import SystemClock
 from plait.errors import UnavailableError
 from plait.types import Reason
 from scheduler.allocation import Allocation, AllocationProblem, allocate_greedy
 from scheduler.allocation.verify import violations
-from scheduler.planning.check import pool_violations
+from scheduler.planning.check import pool_violations, shared_violations
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.cluster_check import cluster_violations
 from scheduler.planning.cluster_plan import ClusterPlan, plan_cluster
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.pool import PoolPlan, plan_pool
+from scheduler.planning.share import SharedPlan, share_pool
 
 GRACE_S: Final = 5.0
 """More than the solver's own limit: to start, to search, to answer."""
 STOP_S: Final = 2.0
 COMMAND: Final = (sys.executable, "-m", "plait.cli.solve_process")
-_Plan = TypeVar("_Plan", PoolPlan, ClusterPlan, Allocation)
+SHARED_TIMES: Final = 4
+"""A plan for several models is made of many: each has so little of the solver's limit, all together
+have so much more."""
+_Plan = TypeVar("_Plan", PoolPlan, SharedPlan, ClusterPlan, Allocation)
 
 
 class _TroubleError(Exception):
@@ -51,6 +56,25 @@ class Solver:
 
         question = PoolQuestion(ground, wish)
         return self._plan(question, PoolPlan, wish.time_limit_s, check, greedy)
+
+    def plan_shared(
+        self, grounds: Sequence[Ground], parts: Sequence[float], wish: Wish
+    ) -> SharedPlan:
+        """Raises UnavailableError as `share_pool` does. Its many plans have the time of a few."""
+
+        def check(plan: SharedPlan) -> list[str]:
+            return shared_violations(grounds, plan.plans)
+
+        def greedy(trouble: str) -> SharedPlan:
+            def plan(ground: Ground, wish: Wish) -> PoolPlan:
+                return plan_pool(ground, wish, trouble=trouble)
+
+            return share_pool(grounds, parts, wish, plan)
+
+        each = replace(wish, time_limit_s=wish.time_limit_s / SHARED_TIMES)
+        question = SharedQuestion(tuple(grounds), tuple(parts), each)
+        limit_s = SHARED_TIMES * wish.time_limit_s
+        return self._plan(question, SharedPlan, limit_s, check, greedy)
 
     def plan_cluster(self, cluster: Cluster, wish: Wish) -> ClusterPlan:
         """Raises UnavailableError as `plan_cluster` does."""

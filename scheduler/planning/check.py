@@ -1,6 +1,7 @@
 """An independent check of a pool's plan. Shares the cost model with the planner, and no search."""
 
 import math
+from collections.abc import Sequence
 
 from scheduler.planning.ground import Ground, Replica, replica_figures
 from scheduler.planning.pool import PoolPlan
@@ -48,4 +49,19 @@ def pool_violations(ground: Ground, plan: PoolPlan) -> list[str]:
         found.append(f"the chains carry {total:.2f} in all, not {plan.rate_per_s:.2f}")
     if plan.rate_per_s > plan.bound_per_s * (1.0 + TOLERANCE):
         found.append(f"the rate {plan.rate_per_s:.2f} exceeds its bound {plan.bound_per_s:.2f}")
+    return found
+
+
+def shared_violations(grounds: Sequence[Ground], plans: Sequence[PoolPlan]) -> list[str]:
+    """The same of plans for several models on the same machines: each for itself, and no machine
+    in two of them."""
+    if len(plans) != len(grounds):
+        return [f"{len(plans)} plans for {len(grounds)} models"]
+    found: list[str] = []
+    owner: dict[int, int] = {}
+    for number, (ground, plan) in enumerate(zip(grounds, plans, strict=True)):
+        found += [f"model {number + 1}: {wrong}" for wrong in pool_violations(ground, plan)]
+        for index in (i for chain in plan.chains for i in chain.members):
+            if owner.setdefault(index, number) != number:
+                found.append(f"machine {index} serves models {owner[index] + 1} and {number + 1}")
     return found

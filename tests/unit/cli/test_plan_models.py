@@ -16,6 +16,7 @@ from plait.types import ModelId
 from scheduler.allocation import allocate_greedy
 from scheduler.allocation.rates import asked_shares, model_rates
 from tests.kit.tiny_model import write_tiny_model
+from tests.unit.cli.test_plan_files import pool
 from tests.unit.scheduler.pools import node, problem, tiny_model
 
 POOL = "[[nodes]]\nname = 'n'\ncount = 6\nmemory_gib = 0.2\ndtype = 'float32'\n"
@@ -75,18 +76,18 @@ def invoke(*arguments: str) -> tuple[str, Exception | None]:
 
 @pytest.mark.slow
 def test_two_models_share_a_pool_as_they_are_asked_for(tmp_path: Path) -> None:
-    pool, out = tmp_path / "pool.toml", tmp_path / "plan.json"
-    pool.write_text(POOL, "utf-8")
+    file, out = tmp_path / "pool.toml", tmp_path / "plan.json"
+    file.write_text(POOL, "utf-8")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     write_tiny_model(tmp_path / "one")
     write_tiny_model(tmp_path / "other")
     asked = ["--model", one, "--model", other]
-    shown, error = invoke(str(pool), *asked, "--demand", f"{one}=2", "--demand", f"{other}=1")
+    shown, error = invoke(str(file), *asked, "--demand", f"{one}=2", "--demand", f"{other}=1")
     assert error is None
     said = " ".join(shown.split())
     assert "67 % is asked of it" in said and "33 % is asked of it" in said
     printed, error = invoke(
-        str(pool), *asked, "--demand", f"{one}=2,{other}=1", "--json", "--out", str(out)
+        str(file), *asked, "--demand", f"{one}=2,{other}=1", "--json", "--out", str(out)
     )
     assert error is None
     plan = json.loads(printed)
@@ -101,5 +102,28 @@ def test_two_models_share_a_pool_as_they_are_asked_for(tmp_path: Path) -> None:
         ([], "which model"),
         (["--model", one, "--model", f"{one}/"], "are one model, one"),
     ):
-        _, error = invoke(str(pool), *wrong)
+        _, error = invoke(str(file), *wrong)
         assert isinstance(error, ConfigError) and said in error.message
+
+
+@pytest.mark.slow
+def test_models_share_a_pool_of_nominal_devices(tmp_path: Path) -> None:
+    table = pool(6)
+    table["models"]["small"] = {**table["models"]["large"], "layers": 16}
+    file, out = tmp_path / "pool.json", tmp_path / "plan.json"
+    file.write_text(json.dumps(table), "utf-8")
+    asked = [str(file), "--model", "large", "--model", "small"]
+    printed, error = invoke(*asked, "--demand", "large=1,small=2", "--json", "--out", str(out))
+    assert error is None
+    plan = json.loads(printed)
+    assert json.loads(out.read_text("utf-8")) == {"pipelines": plan["pipelines"]}
+    assert {stage["model"] for chain in plan["pipelines"] for stage in chain} == {"large", "small"}
+    rates = {m["model"]: m["tokens_per_s"] for m in plan["models"]}
+    assert sum(rates.values()) == pytest.approx(plan["tokens_per_s"], abs=0.01)
+    assert [m["share_asked"] for m in plan["models"]] == pytest.approx([1 / 3, 2 / 3], abs=1e-5)
+    shown, error = invoke(*asked, "--explain")
+    assert error is None and "50 % is asked of it" in " ".join(shown.split())
+    _, error = invoke(*asked, "--current", str(out))
+    assert isinstance(error, ConfigError) and "one --model at a time" in error.message
+    _, error = invoke(*asked, "--demand", "large=1")
+    assert isinstance(error, ConfigError) and "give every model a weight" in error.message

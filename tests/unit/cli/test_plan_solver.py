@@ -13,7 +13,7 @@ from plait.cli.plan_view import pool_json
 from plait.cli.solver import Solver
 from plait.errors import UnavailableError
 from scheduler.allocation.verify import violations
-from scheduler.planning.check import pool_violations
+from scheduler.planning.check import pool_violations, shared_violations
 from scheduler.planning.cluster_check import cluster_violations
 from scheduler.planning.ground import Ground, Wish
 from scheduler.planning.pool import PoolPlan, plan_pool
@@ -50,6 +50,19 @@ def test_a_pool_is_planned_greedily_where_the_solver(how: str) -> None:
     assert pool_violations(ground, plan) == []
     (warning,) = plan.warnings
     assert SAID[how] in warning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["lies", "is missing"])
+def test_a_pool_is_shared_greedily_where_the_solver(how: str) -> None:
+    table = pool(6)
+    table["models"]["small"] = {**table["models"]["large"], "layers": 16}
+    grounds = [read_nominal(table, "pool", name).ground for name in ("large", "small")]
+    plan = bad(how).plan_shared(grounds, (0.5, 0.5), Wish(time_limit_s=0.1))
+    assert shared_violations(grounds, plan.plans) == []
+    assert all(own.chains for own in plan.plans)
+    said = {warning for own in plan.plans for warning in own.warnings}
+    assert any(SAID[how] in warning for warning in said)
 
 
 def test_a_simulation_goes_on_with_greedy_chains_where_the_solver_hangs() -> None:
