@@ -64,13 +64,12 @@ class Search:
         is_wide = len(patterns) > WIDE_PATTERNS
         gap = GAP_START if is_single and is_wide and not is_exact else 0.0
         coarse = self._pack(patterns, classes, 0.0, gap)
-        chains = self._concrete(classes, patterns, coarse)
+        chains = plain = self._concrete(classes, patterns, coarse)
         if is_single and coarse.solver != "greedy":
             # Nodes' own figures may turn the order that their kinds have.
             plain = self._concrete(classes, patterns, greedy_packing(patterns, classes))
-            chains = max(chains, plain, key=_rate)
         found = Found(
-            chains=chains,
+            chains=max(chains, plain, key=_rate),
             bound=coarse.lp_bound,
             worth=self._worth(classes, coarse.prices),
             solver=coarse.solver,
@@ -103,7 +102,7 @@ class Search:
         finer = self._concrete(fine, generated.patterns, packing)
         return replace(
             found,
-            chains=max(chains, finer, key=_rate),
+            chains=max(found.chains, finer, key=_rate),
             bound=generated.lp_bound,
             solver=packing.solver,
             status=packing.status,
