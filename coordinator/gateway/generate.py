@@ -20,6 +20,7 @@ from coordinator.gateway.order import (
     PromptIds,
     RawPrompt,
     check_order,
+    drafts_of,
 )
 from coordinator.gateway.prefixes import block_hashes
 from coordinator.gateway.reader import Reader, Resume
@@ -149,7 +150,7 @@ class Generator:
             tokenizer=tokenizer,
             clock=self._clock,
             slo=order.slo,
-            draft_tokens=order.draft_tokens,
+            draft_tokens=drafts_of(order),
             fingerprint=fingerprint,
             on_finished=self._finished,
             **calls_of(order, tokenizer.tool_format, request_id),

@@ -58,7 +58,8 @@ Prompt = RawPrompt | Conversation | PromptIds
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """One generation. `model_id` empty: the network's only model. `seed` None: the gateway draws
-    one. `max_tokens` None: the gateway's default. `draft_tokens` None: as many as pay.
+    one. `max_tokens` None: the gateway's default. `draft_tokens` None: as many as pay, and
+    none where a seed was given for draws that are to come again.
     `request_id` empty: the gateway draws one. `resume`: the client asked this before, and lost its
     stream."""
 
@@ -73,6 +74,16 @@ class Order:
     draft_tokens: int | None = None
     slo: SloClass = SloClass.INTERACTIVE
     resume: Resume | None = None
+
+
+def drafts_of(order: Order) -> int | None:
+    """Guesses that may go along; None: as many as pay.
+
+    Rows that are computed together round differently from rows alone, in the last bits, and how
+    many go together depends on measured times. Who gives a seed asks for the same draws again.
+    """
+    is_repeatable = order.seed is not None and order.sampling.temperature > 0
+    return 0 if order.draft_tokens is None and is_repeatable else order.draft_tokens
 
 
 def check_order(order: Order) -> None:

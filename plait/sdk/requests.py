@@ -45,7 +45,8 @@ class GenerateOptions(TypedDict, total=False):
     tools: functions that the model may call, in OpenAI's form; for chats.
     tool_choice: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
     parallel_tool_calls: False: at most one call an answer.
-    draft_tokens: guesses that may go along with a token, 0 to 15, 0 for none; None: as many as pay.
+    draft_tokens: guesses that may go along with a token, 0 to 15, 0 for none; None: as many as pay,
+        none with a seed and a temperature.
         They change the time an answer takes, never the answer.
     ignore_eos: go on past the end of sequence (benchmarks).
     service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
