@@ -28,7 +28,7 @@ from tests.unit.engine.kit import ids_item, make_sequence
 pytestmark = pytest.mark.slow
 SERVE_S = 90.0
 PROMPT = list(range(40, 60))
-NUM_TOKENS = 24
+NUM_TOKENS = 64
 GROUP = ("--tensor-parallel", "2")
 
 
@@ -49,7 +49,7 @@ def alone(model: Path) -> tuple[int, ...]:
         spec,
         spec.whole,
         cpu,
-        num_positions=64,
+        num_positions=512,
         cached_rows=64,
         progress=lambda _done, _total: None,
     )
@@ -57,11 +57,11 @@ def alone(model: Path) -> tuple[int, ...]:
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
-        num_slots=64,
+        num_slots=512,
         device=cpu,
     )
     runner = Runner(stage, pool, cpu)
-    sequence = make_sequence(spec.whole, runs=((0, 64),))
+    sequence = make_sequence(spec.whole, runs=((0, 512),), kv_tokens=512)
     ids: list[int] = []
     step, position = PROMPT, 0
     with torch.inference_mode():
@@ -114,23 +114,28 @@ def test_a_killed_rank_moves_its_requests_and_ends_its_node(
     tmp_path: Path, model: Path, alone: tuple[int, ...]
 ) -> None:
     with coordinator_of(tmp_path, model, 1) as network:
-        network.start_node(NodePlan(name="group", options=GROUP))
-        network.wait(lambda view: num_serving(view) == 1, timeout_s=SERVE_S, what="the group")
-        (rank,) = ranks_of(network, "group")
-        network.start_node(NodePlan(name="spare"))
-        network.wait(lambda view: num_serving(view) == 2, timeout_s=SERVE_S, what="a spare node")
-        child = network.nodes["group"]
-        seen: list[str] = []
+        for number, name in enumerate(("one", "other"), start=1):
+            network.start_node(NodePlan(name=name, options=GROUP))
+            network.wait(
+                lambda view, number=number: num_serving(view) == number,  # type: ignore[misc]
+                timeout_s=SERVE_S,
+                what=f"{number} groups",
+            )
+        hit: list[str] = []
 
         def kill_rank(stream: Stream) -> None:
-            seen.extend(hop.display_name for hop in stream.route)
+            (hop,) = stream.route
+            hit.append(hop.display_name)
+            (rank,) = ranks_of(network, hop.display_name)
             os.kill(rank, signal.SIGKILL)
 
         with client_of(network) as client:
             answer = disturb(client, PROMPT, NUM_TOKENS, at_token=4, then=kill_rank)
         assert answer.ids == alone
+        assert answer.whole.num_attempts == 2
+        assert answer.whole.route[0].display_name != hit[0]
+        child = network.nodes[hit[0]]
         until_sync(lambda: not child.is_running, timeout_s=30, what="the group's node ends")
         assert child.process.returncode == 1
         assert "rank 1 of 2 is lost" in " ".join(child.tail().split())
-        assert seen == ["group"]
-        bury(network, "group")
+        bury(network, hit[0])
