@@ -10,7 +10,7 @@ from typing import Final
 from coordinator.gateway import fields
 from coordinator.gateway.conversation import Call, ToolFunction, ToolMode, ToolUse, Turn
 from coordinator.gateway.fields import Fields
-from coordinator.gateway.messages import MESSAGES_MAX, spoken
+from coordinator.gateway.messages import bounded_items, spoken
 from coordinator.gateway.order import Conversation, Order, check_order, check_text
 from coordinator.gateway.response_format import read_name, read_schema
 from coordinator.gateway.schema import CompletionOrder
@@ -67,7 +67,7 @@ def read_message_order(content: Mapping[str, object]) -> CompletionOrder:
     )
     user = reader.take("metadata", _read_metadata, None)
     is_stream = reader.take("stream", fields.flag, default=False)
-    reader.take("service_tier", _read_tier, None)
+    reader.take("service_tier", fields.one_of(*_TIERS), None)
     reader.take("thinking", _refuse_thinking, None)
     reader.take("cache_control", _read_cache_control, None)
     reader.refuse_rest(REFUSED)
@@ -117,13 +117,7 @@ def _tool_use(
 
 
 def _read_messages(name: str, value: object) -> tuple[Turn, ...]:
-    items = fields.array(name, value)
-    if not items:
-        raise InvalidRequestError(f"{name} must hold at least one message", param=name)
-    if len(items) > MESSAGES_MAX:
-        raise InvalidRequestError(
-            f"{name} holds {len(items)} messages, at most {MESSAGES_MAX}", param=name
-        )
+    items = bounded_items(name, value)
     turns: list[Turn] = []
     for at, item in enumerate(items):
         turns += _read_message(f"{name}[{at}]", item)
@@ -244,13 +238,7 @@ def _read_tools(name: str, value: object) -> tuple[ToolFunction, ...]:
 
 def _read_tool(name: str, value: object) -> ToolFunction:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.take("type", fields.text, "custom")
-    if kind != "custom":
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not offered by plait: custom tools only",
-            param=f"{name}.type",
-            reason="unsupported_value",
-        )
+    reader.take("type", fields.one_of("custom"), None)
     function = ToolFunction(
         name=reader.require("name", read_name),
         description=reader.take("description", fields.text, ""),
@@ -264,13 +252,8 @@ def _read_tool(name: str, value: object) -> ToolFunction:
 
 def _read_choice(name: str, value: object) -> Choice:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.require("type", fields.text)
+    kind = reader.require("type", fields.one_of(*_MODES, "tool"))
     named = reader.require("name", fields.text) if kind == "tool" else ""
-    if kind != "tool" and kind not in _MODES:
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not known: auto, any, tool or none",
-            param=f"{name}.type",
-        )
     is_single = reader.take("disable_parallel_tool_use", fields.flag, None)
     reader.refuse_rest(frozenset())
     return (
@@ -283,11 +266,7 @@ def _read_cache_control(name: str, value: object) -> None:
     """Every prompt's beginning is kept for reuse, so this asks for what happens anyway. How long is
     nobody's promise: a lifetime is refused."""
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.require("type", fields.text)
-    if kind != "ephemeral":
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not known: ephemeral", param=f"{name}.type"
-        )
+    reader.require("type", fields.one_of("ephemeral"))
     reader.refuse_rest(frozenset({"ttl"}))
 
 
@@ -300,13 +279,7 @@ def _read_output_config(name: str, value: object) -> Constraint | None:
 
 def _read_format(name: str, value: object) -> Constraint:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.require("type", fields.text)
-    if kind != "json_schema":
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not offered by plait: json_schema",
-            param=f"{name}.type",
-            reason="unsupported_value",
-        )
+    reader.require("type", fields.one_of("json_schema"))
     schema = reader.require("schema", read_schema)
     reader.refuse_rest(frozenset())
     return Constraint(ConstraintKind.JSON_SCHEMA, schema)
@@ -328,25 +301,9 @@ def _read_metadata(name: str, value: object) -> str | None:
     return user
 
 
-def _read_tier(name: str, value: object) -> None:
-    tier = fields.text(name, value)
-    if tier not in _TIERS:
-        raise InvalidRequestError(
-            f"{name} {tier[:40]!r} is not offered by plait: {' or '.join(_TIERS)}",
-            param=name,
-            reason="unsupported_value",
-        )
-
-
 def _refuse_thinking(name: str, value: object) -> None:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.require("type", fields.text)
-    if kind != "disabled":
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not offered by plait: disabled",
-            param=f"{name}.type",
-            reason="unsupported_value",
-        )
+    reader.require("type", fields.one_of("disabled"))
     reader.refuse_rest(frozenset())
 
 

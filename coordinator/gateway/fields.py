@@ -167,6 +167,22 @@ def integer_between(low: int, high: int) -> Callable[[str, object], int]:
     return read
 
 
+def one_of(*words: str) -> Callable[[str, object], str]:
+    """A reader of the words that are offered."""
+
+    def read(name: str, value: object) -> str:
+        word = text(name, value)
+        if word not in words:
+            raise InvalidRequestError(
+                f"{name} {word[:40]!r} is not offered by plait: {', '.join(words)}",
+                param=name,
+                reason="unsupported_value",
+            )
+        return word
+
+    return read
+
+
 def json_object(name: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise _wrong(name, "an object", value)

@@ -25,13 +25,7 @@ _PART_REFUSED: Final = frozenset({"prompt_cache_breakpoint"})
 
 def read_messages(name: str, value: object) -> tuple[Turn, ...]:
     """Raises InvalidRequestError naming the place: `messages[3].content[0].type`."""
-    items = fields.array(name, value)
-    if not items:
-        raise InvalidRequestError(f"{name} must hold at least one message", param=name)
-    if len(items) > MESSAGES_MAX:
-        raise InvalidRequestError(
-            f"{name} holds {len(items)} messages, at most {MESSAGES_MAX}", param=name
-        )
+    items = bounded_items(name, value)
     return tuple(_read_message(f"{name}[{at}]", item) for at, item in enumerate(items))
 
 
@@ -78,6 +72,18 @@ def _read_part(name: str, value: object) -> str:
     content = reader.require("text", fields.text)
     reader.refuse_rest(_PART_REFUSED)
     return content
+
+
+def bounded_items(name: str, value: object) -> list[object]:
+    """The messages of a conversation, before they are read: at least one, and not too many."""
+    items = fields.array(name, value)
+    if not items:
+        raise InvalidRequestError(f"{name} must hold at least one message", param=name)
+    if len(items) > MESSAGES_MAX:
+        raise InvalidRequestError(
+            f"{name} holds {len(items)} messages, at most {MESSAGES_MAX}", param=name
+        )
+    return items
 
 
 def spoken(name: str, value: object) -> str:

@@ -10,11 +10,17 @@ from typing import Final
 from coordinator.gateway import fields
 from coordinator.gateway.conversation import Call, ToolFunction, ToolMode, ToolUse, Turn
 from coordinator.gateway.fields import Fields
-from coordinator.gateway.messages import MESSAGES_MAX, spoken
+from coordinator.gateway.messages import bounded_items, spoken
 from coordinator.gateway.order import Conversation, Order, check_order, check_text
 from coordinator.gateway.response_format import read_name, read_response_format, read_schema
-from coordinator.gateway.schema import TIERS, CompletionOrder, read_tier
-from coordinator.gateway.tool_fields import checked_call, read_call_id, tool_use
+from coordinator.gateway.schema import TIERS, CompletionOrder
+from coordinator.gateway.tool_fields import (
+    checked_call,
+    read_call_id,
+    read_mode,
+    require_function,
+    tool_use,
+)
 from plait.errors import InvalidRequestError
 from plait.types import Constraint, SamplingParams
 
@@ -50,6 +56,7 @@ _ROLES: Final = {
     "user": "user",
     "assistant": "assistant",
 }
+_ITEM_KINDS: Final = ("message", "function_call", "function_call_output")
 _ECHOED: Final = (
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature"),
     *("text", "tool_choice", "tools", "top_logprobs", "top_p", "user"),
@@ -74,7 +81,7 @@ def read_response_order(content: Mapping[str, object]) -> CompletionOrder:
             top_logprobs=top_logprobs,
             constraint=reader.take("text", _read_text_options, None),
         ),
-        slo=TIERS[reader.take("service_tier", read_tier, "default")],
+        slo=TIERS[reader.take("service_tier", fields.one_of(*TIERS), "default")],
     )
     user = reader.take("user", fields.text, None)
     if user is not None:
@@ -82,7 +89,7 @@ def read_response_order(content: Mapping[str, object]) -> CompletionOrder:
     is_stream = reader.take("stream", fields.flag, default=False)
     for name in ("store", "background"):
         reader.take(name, _read_false, None)
-    reader.take("truncation", _read_truncation, None)
+    reader.take("truncation", fields.one_of("disabled"), None)
     reader.take("metadata", _read_metadata, None)
     reader.refuse_rest(REFUSED)
     check_order(order)
@@ -101,13 +108,7 @@ def read_response_order(content: Mapping[str, object]) -> CompletionOrder:
 def _read_input(name: str, value: object) -> tuple[Turn, ...]:
     if isinstance(value, str):
         return (Turn("user", spoken(name, value)),)
-    items = fields.array(name, value)
-    if not items:
-        raise InvalidRequestError(f"{name} must hold at least one item", param=name)
-    if len(items) > MESSAGES_MAX:
-        raise InvalidRequestError(
-            f"{name} holds {len(items)} items, at most {MESSAGES_MAX}", param=name
-        )
+    items = bounded_items(name, value)
     turns: list[Turn] = []
     for at, item in enumerate(items):
         turn = _read_item(f"{name}[{at}]", item)
@@ -122,7 +123,7 @@ def _read_input(name: str, value: object) -> tuple[Turn, ...]:
 
 def _read_item(name: str, value: object) -> Turn:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.take("type", fields.text, "message")
+    kind = reader.take("type", fields.one_of(*_ITEM_KINDS), "message")
     reader.take("id", fields.text, None)
     reader.take("status", fields.text, None)
     match kind:
@@ -136,18 +137,11 @@ def _read_item(name: str, value: object) -> Turn:
             )
             reader.refuse_rest(frozenset({"namespace", "caller"}))
             return Turn("assistant", "", calls=(checked_call(name, call),))
-        case "function_call_output":
+        case _:
             call_id = reader.require("call_id", read_call_id)
             said = reader.require("output", _parts_of("user"))
             reader.refuse_rest(frozenset({"caller"}))
             return Turn("tool", said, call_id=call_id)
-        case _:
-            raise InvalidRequestError(
-                f"{name}.type {kind[:40]!r} is not supported: plait takes message, function_call "
-                "and function_call_output",
-                param=f"{name}.type",
-                reason="unsupported_value",
-            )
 
 
 def _read_message(name: str, reader: Fields) -> Turn:
@@ -177,13 +171,7 @@ def _parts_of(role: str) -> Callable[[str, object], str]:
 
 def _read_part(name: str, value: object, kinds: Sequence[str]) -> str:
     reader = Fields(fields.json_object(name, value), name)
-    kind = reader.require("type", fields.text)
-    if kind not in kinds:
-        raise InvalidRequestError(
-            f"{name}.type {kind[:40]!r} is not supported: plait takes text parts only",
-            param=f"{name}.type",
-            reason="unsupported_value",
-        )
+    kind = reader.require("type", fields.one_of(*kinds))
     said = reader.require("text", spoken)
     if kind == "output_text":
         reader.take("annotations", _read_none_of_them, None)
@@ -220,7 +208,7 @@ def _read_tools(name: str, value: object) -> tuple[ToolFunction, ...]:
 
 def _read_tool(name: str, value: object) -> ToolFunction:
     reader = Fields(fields.json_object(name, value), name)
-    _require_function(reader)
+    require_function(reader)
     function = ToolFunction(
         name=reader.require("name", read_name),
         description=reader.take("description", fields.text, ""),
@@ -233,29 +221,12 @@ def _read_tool(name: str, value: object) -> ToolFunction:
 
 def _read_choice(name: str, value: object) -> tuple[ToolMode, str]:
     if isinstance(value, str):
-        if value not in set(ToolMode):
-            raise InvalidRequestError(
-                f"{name} {value[:40]!r} is not offered by plait: none, auto, required or a "
-                "function",
-                param=name,
-                reason="unsupported_value",
-            )
-        return ToolMode(value), ""
+        return read_mode(name, value), ""
     reader = Fields(fields.json_object(name, value), name)
-    _require_function(reader)
+    require_function(reader)
     named = reader.require("name", fields.text)
     reader.refuse_rest(frozenset())
     return ToolMode.REQUIRED, named
-
-
-def _require_function(reader: Fields) -> None:
-    kind = reader.require("type", fields.text)
-    if kind != "function":
-        raise InvalidRequestError(
-            f"{reader.name('type')} {kind[:40]!r} is not supported: plait knows functions",
-            param=reader.name("type"),
-            reason="unsupported_value",
-        )
 
 
 def _read_text_options(name: str, value: object) -> Constraint | None:
@@ -285,16 +256,9 @@ def _read_logprobs(reader: Fields) -> int | None:
 
 
 def _read_include(name: str, value: object) -> bool:
-    wanted = [
-        fields.text(f"{name}[{at}]", item) for at, item in enumerate(fields.array(name, value))
-    ]
-    for at, word in enumerate(wanted):
-        if word != LOGPROBS:
-            raise InvalidRequestError(
-                f"{name}[{at}] {word[:60]!r} is not offered by plait: {LOGPROBS}",
-                param=f"{name}[{at}]",
-                reason="unsupported_value",
-            )
+    wanted = fields.array(name, value)
+    for at, item in enumerate(wanted):
+        fields.one_of(LOGPROBS)(f"{name}[{at}]", item)
     return bool(wanted)
 
 
@@ -302,16 +266,6 @@ def _read_false(name: str, value: object) -> None:
     if fields.flag(name, value):
         raise InvalidRequestError(
             f"{name} must be false: plait keeps no answers", param=name, reason="unsupported_value"
-        )
-
-
-def _read_truncation(name: str, value: object) -> None:
-    word = fields.text(name, value)
-    if word != "disabled":
-        raise InvalidRequestError(
-            f"{name} {word[:40]!r} is not offered by plait: disabled",
-            param=name,
-            reason="unsupported_value",
         )
 
 

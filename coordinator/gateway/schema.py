@@ -117,7 +117,7 @@ def _read_common(
     reader: Fields, *, prompt: Prompt, max_tokens: int | None, top_logprobs: int | None
 ) -> Order:
     seed = reader.take("seed", fields.integer_between(-(SEEDS // 2), SEEDS - 1), None)
-    tier = reader.take("service_tier", read_tier, "default")
+    tier = reader.take("service_tier", fields.one_of(*TIERS), "default")
     return Order(
         prompt=prompt,
         model_id=reader.require("model", fields.text),
@@ -194,17 +194,6 @@ def _read_bias(name: str, value: object) -> tuple[tuple[int, float], ...]:
             raise InvalidRequestError(f"{name} names token {int(key)} twice", param=name)
         biases[int(key)] = fields.number(f"{name}.{key}", bias)
     return tuple(sorted(biases.items()))
-
-
-def read_tier(name: str, value: object) -> str:
-    tier = fields.text(name, value)
-    if tier not in TIERS:
-        raise InvalidRequestError(
-            f"{name} {tier[:40]!r} is not offered by plait: auto, default or flex",
-            param=name,
-            reason="unsupported_value",
-        )
-    return tier
 
 
 def _read_stream_options(options: Mapping[str, object] | None, *, is_stream: bool) -> bool:

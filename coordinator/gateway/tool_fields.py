@@ -74,7 +74,7 @@ def _read_tools(name: str, value: object) -> tuple[ToolFunction, ...]:
 
 def _read_tool(name: str, value: object) -> ToolFunction:
     reader = Fields(fields.json_object(name, value), name)
-    _require_function(reader)
+    require_function(reader)
     function = reader.require("function", _read_function)
     reader.refuse_rest(frozenset())
     return function
@@ -94,19 +94,17 @@ def _read_function(name: str, value: object) -> ToolFunction:
 
 def _read_choice(name: str, value: object) -> tuple[ToolMode, str]:
     if isinstance(value, str):
-        if value not in set(ToolMode):
-            raise InvalidRequestError(
-                f"{name} {value[:40]!r} is not offered by plait: none, auto, required or a "
-                "function",
-                param=name,
-                reason="unsupported_value",
-            )
-        return ToolMode(value), ""
+        return read_mode(name, value), ""
     reader = Fields(fields.json_object(name, value), name)
-    _require_function(reader)
+    require_function(reader)
     named = reader.require("function", _read_named)
     reader.refuse_rest(frozenset())
     return ToolMode.REQUIRED, named
+
+
+def read_mode(name: str, value: str) -> ToolMode:
+    """A choice that is a word; the others are objects."""
+    return ToolMode(fields.one_of(*ToolMode)(name, value))
 
 
 def _read_named(name: str, value: object) -> str:
@@ -128,7 +126,7 @@ def read_calls(name: str, value: object) -> tuple[Call, ...]:
 
 def _read_call(name: str, value: object) -> Call:
     reader = Fields(fields.json_object(name, value), name)
-    _require_function(reader)
+    require_function(reader)
     call_id = reader.require("id", read_call_id)
     function = Fields(reader.require("function", fields.json_object), f"{name}.function")
     call = checked_call(
@@ -165,14 +163,9 @@ def read_call_id(name: str, value: object) -> str:
     return call_id
 
 
-def _require_function(reader: Fields) -> None:
-    kind = reader.require("type", fields.text)
-    if kind != "function":
-        raise InvalidRequestError(
-            f"{reader.name('type')} {kind[:40]!r} is not supported: plait knows functions",
-            param=reader.name("type"),
-            reason="unsupported_value",
-        )
+def require_function(reader: Fields) -> None:
+    """Take the `type` of a tool, a choice or a call: functions are all there is."""
+    reader.require("type", fields.one_of("function"))
 
 
 def openai_tool(function: ToolFunction) -> Mapping[str, object]:

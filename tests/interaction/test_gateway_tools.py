@@ -252,7 +252,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "response_format.pattern",
         "65536",
     ),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "functions"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "not offered by plait: function"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name", "two"),
     ({"tools": [TOOLS[1]] * 129}, "tools", "128"),
