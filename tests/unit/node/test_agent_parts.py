@@ -13,11 +13,11 @@ from node.agent.meter import NodeMeter
 from node.agent.papers import Papers
 from node.agent.reports import weights_refusal
 from node.agent.runtime import NodeRuntime, travel_ms
+from node.choices import own_addresses
 from node.config import NodeConfig
 from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
-from node.choices import own_addresses
 from node.ports import LinkStats
 from plait.clock import Clock, ManualClock, SystemClock
 from plait.crypto.authority import CertificateAuthority

@@ -24,9 +24,7 @@ async def test_serving_and_standing_by_are_healthy(tmp_path: Path, phase: NodePh
         keeper.show(Progress(phase=phase, detail="x" * 9_000))
         status = read_local_status(tmp_path / "n", clock)
     assert status is not None and status.phase is phase
-    assert status.is_healthy == (
-        phase in (NodePhase.SERVING, NodePhase.STANDBY, NodePhase.PAUSED)
-    )
+    assert status.is_healthy == (phase in (NodePhase.SERVING, NodePhase.STANDBY, NodePhase.PAUSED))
     assert [progress.phase for progress in heard] == [phase]
     assert read_local_status(tmp_path / "n", clock) is None
 
