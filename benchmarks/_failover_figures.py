@@ -1,10 +1,10 @@
 """SIGKILL of the first, the middle and the last node of a chain in the middle of an answer.
 
-SmolLM2 over a chain of three real processes, and one spare that can hold all layers. Where the
-spare would serve alone, somebody else's answer fills it while the chain is chosen. At token 20
-of 64 one node of the running chain is killed. The pause is the longest time between two tokens
-after that; the tokens have to be those of an undisturbed run. P is the time in which the idle spare
-runs the prompt and 20 more tokens as a prompt. After each kill the node is started anew.
+SmolLM2 over chains of three real processes, with a spare for each stage. At token 20 of 64 one node
+of the running chain is killed. The pause is the longest time between two tokens after that; the
+tokens have to be those of an undisturbed run. P is the time in which an idle chain runs the prompt
+and 20 more tokens as a prompt. A network loses nodes as long as other nodes hold the layers of the
+next one; then another is started.
 """
 
 import argparse
@@ -20,15 +20,13 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks._bars import Bar, add_options, judge, write_figures
-from plait.cli.local_network import LocalNetwork, NodePlan
-from plait.sdk import Client, Stream
+from plait.cli.local_network import LocalNetwork
+from plait.sdk import Client, Hop
 from plait.types import ModelSpec
 from tests.kit.network import (
-    KV_TOKENS,
     SMOLLM,
     client_of,
     num_serving,
-    rejoin_node,
     serving_network,
     smollm,
 )
@@ -39,8 +37,6 @@ KILL_AT: Final = 20
 PREFILLS: Final = 5
 BACK_S: Final = 120.0
 PAUSE_S_MAX: Final = 1.0
-SPARE: Final = "spare"
-TRIES_MAX: Final = 5
 ROLES: Final = ("first", "middle", "last")
 PROMPT: Final = "The history of the sea begins long before there were people to sail it, and"
 
@@ -63,8 +59,13 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     _, spec = smollm()
-    with tempfile.TemporaryDirectory(prefix="plait-failover-") as folder:
-        runs, prefills_s = _lose_nodes(Path(folder), spec, options.runs, console)
+    runs: list[Run] = []
+    prefills_s: list[float] = []
+    while len(runs) < options.runs * len(ROLES):
+        with tempfile.TemporaryDirectory(prefix="plait-failover-") as folder:
+            lost = _lose_nodes(Path(folder), spec, _next_roles(runs, options.runs), prefills_s)
+        console.print(f"a network: {_pauses_ms(lost)}", highlight=False)
+        runs += lost
     prefill_s = statistics.median(prefills_s)
     console.print(f"P, the prompt and {KILL_AT} tokens run again: {prefill_s * 1e3:.0f} ms")
     for role in ROLES:
@@ -78,35 +79,39 @@ def main() -> None:
     judge(bars, console, is_strict=options.strict)
 
 
+def _next_roles(runs: list[Run], num_runs: int) -> list[str]:
+    """Whom to kill next: the role with the fewest kills first."""
+    killed = {role: sum(run.role == role for run in runs) for role in ROLES}
+    return sorted((role for role in ROLES if killed[role] < num_runs), key=killed.__getitem__)
+
+
 def _lose_nodes(
-    home: Path, spec: ModelSpec, num_runs: int, console: Console
-) -> tuple[list[Run], list[float]]:
-    """What clients of one network see of its nodes that die, and what a prefill takes."""
+    home: Path, spec: ModelSpec, roles: list[str], prefills_s: list[float]
+) -> list[Run]:
+    """One network, and what its clients see of its nodes that die."""
     runs: list[Run] = []
     with (
-        serving_network(home, SMOLLM, spec, num_stages=NUM_STAGES) as network,
+        serving_network(
+            home, SMOLLM, spec, num_stages=NUM_STAGES, num_spares=NUM_STAGES
+        ) as network,
         client_of(network) as client,
     ):
         undisturbed = _ids(client)
-        network.start_node(NodePlan(name=SPARE, options=("--kv-tokens", str(KV_TOKENS))))
-        _wait_for(network, NUM_STAGES + 1)
-        prefills_s = _prefills_s(client, undisturbed)
-        for number in range(num_runs * len(ROLES)):
-            run = _kill(network, client, ROLES[number % len(ROLES)], undisturbed, spec)
-            console.print(f"{number + 1}: {run}", highlight=False)
+        prefills_s += _prefills_s(client, undisturbed)
+        for role in roles:
+            run = _kill(network, client, role, undisturbed)
+            if run is None:
+                break
             runs.append(run)
-            _wait_for(network, NUM_STAGES + 1)
-    return runs, prefills_s
-
-
-def _wait_for(network: LocalNetwork, num_nodes: int) -> None:
-    network.wait(
-        lambda view: (
-            num_serving(view) == num_nodes and all(n.kv_tokens_reserved == 0 for n in view.nodes)
-        ),
-        timeout_s=BACK_S,
-        what=f"{num_nodes} idle nodes",
-    )
+            left = 2 * NUM_STAGES - len(runs)
+            network.wait(
+                lambda view, left=left: (  # type: ignore[misc]
+                    num_serving(view) == left and all(n.kv_tokens_reserved == 0 for n in view.nodes)
+                ),
+                timeout_s=BACK_S,
+                what="the dead node's departure",
+            )
+    return runs
 
 
 def _ids(client: Client) -> tuple[int, ...]:
@@ -125,30 +130,33 @@ def _prefills_s(client: Client, ids: tuple[int, ...]) -> list[float]:
     return took
 
 
+def _has_spare(network: LocalNetwork, victim: Hop) -> bool:
+    """Whether others hold all layers that this node runs."""
+    replicas = network.view().models[0].replicas_per_layer
+    return min(replicas[victim.span.start : victim.span.end]) >= 2
+
+
 def _kill(
-    network: LocalNetwork,
-    client: Client,
-    role: str,
-    undisturbed: tuple[int, ...],
-    spec: ModelSpec,
-) -> Run:
-    """One answer, one death. Raises PlaitError."""
-    stream, ids, filler = _disturbed(client)
+    network: LocalNetwork, client: Client, role: str, undisturbed: tuple[int, ...]
+) -> Run | None:
+    """None: nobody else holds the layers of that role's node, so nobody is killed."""
+    stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+    ids: list[int] = []
     killed, last_s, pause_s = "", time.perf_counter(), 0.0
     for delta in stream:
         now_s = time.perf_counter()
         ids += delta.token_ids
-        if filler is not None:
-            filler.close()
         if killed:
             pause_s = max(pause_s, now_s - last_s)
         elif len(ids) >= KILL_AT:
-            killed = stream.route[ROLES.index(role)].display_name
+            victim = stream.route[ROLES.index(role)]
+            if not _has_spare(network, victim):
+                return None
+            killed = victim.display_name
             os.kill(network.nodes[killed].pid, signal.SIGKILL)
             now_s = time.perf_counter()
         last_s = now_s
     network.children.forget(network.nodes.pop(killed))
-    rejoin_node(network, killed, spec, num_stages=NUM_STAGES)
     return Run(
         role=role,
         pause_s=pause_s,
@@ -157,24 +165,9 @@ def _kill(
     )
 
 
-def _disturbed(client: Client) -> tuple[Stream, list[int], Stream | None]:
-    """The answer to be disturbed, over the three nodes, with its first tokens, and one that keeps
-    the spare full meanwhile where it would serve otherwise."""
-    for _ in range(TRIES_MAX):
-        filler = None
-        probe = client.generate([1], max_tokens=2, temperature=0.0, ignore_eos=True)
-        if SPARE in [hop.display_name for hop in probe.route]:
-            filler = client.stream([1], max_tokens=KV_TOKENS - 8, temperature=0.0, ignore_eos=True)
-            next(filler)
-        stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
-        first = next(stream)
-        names = [hop.display_name for hop in stream.route]
-        if len(names) == NUM_STAGES and SPARE not in names:
-            return stream, list(first.token_ids), filler
-        for each in (stream, filler):
-            if each is not None:
-                each.close()
-    raise RuntimeError("the spare is always chosen")
+def _pauses_ms(runs: list[Run]) -> str:
+    """Of the last network, for people."""
+    return ", ".join(f"{run.role} {run.pause_s * 1e3:.0f} ms" for run in runs)
 
 
 def _say(console: Console, role: str, runs: list[Run]) -> None:
