@@ -73,7 +73,7 @@ class _Lane(Generic[Frame]):
     __slots__ = ("frames", "is_pumping", "last_ms")
 
     def __init__(self) -> None:
-        self.frames: deque[tuple[int, Frame]] = deque()
+        self.frames: deque[tuple[int, int, Frame]] = deque()
         self.last_ms = 0
         self.is_pumping = False
 
@@ -85,6 +85,7 @@ class Stream(Generic[Frame]):
         self.ends = ends
         self.is_up = True
         self._network = network
+        self._num_sent = 0
         self._hear: list[Callable[[Frame], None] | None] = [None, None]
         self._ended: list[End | None] = [None, None]
         self._quick: tuple[_Lane[Frame], _Lane[Frame]] = (_Lane(), _Lane())
@@ -108,7 +109,8 @@ class Stream(Generic[Frame]):
             lane.last_ms = max(lane.last_ms, after_ms)
         delay_ms = self._network.delay_ms(is_bulk=bool(bulk))
         lane.last_ms = max(lane.last_ms, self._network.clock.now_ms + delay_ms)
-        lane.frames.append((lane.last_ms, frame))
+        self._num_sent += 1
+        lane.frames.append((lane.last_ms, self._num_sent, frame))
         if not lane.is_pumping:
             lane.is_pumping = True
             self._pump(side, lane)
@@ -124,12 +126,15 @@ class Stream(Generic[Frame]):
             wait_ms = lane.frames[0][0] - clock.now_ms
             if wait_ms <= 0 and self._is_stuck(side):
                 wait_ms = STUCK_LOOK_MS
+            quick = self._quick[side].frames
+            if wait_ms <= 0 and quick and quick[0][1] < lane.frames[0][1]:
+                wait_ms = 1  # bulk never overtakes what was sent before it
             if wait_ms > 0:
                 clock.after(wait_ms, lambda: self._pump(side, lane))
                 return
             hear = self._hear[1 - side]
             assert hear is not None, "nobody is at this end"
-            hear(lane.frames.popleft()[1])
+            hear(lane.frames.popleft()[2])
         lane.is_pumping = False
 
     def _is_stuck(self, side: int) -> bool:

@@ -44,3 +44,11 @@ def test_a_fleet_survives_the_faults_that_its_seed_draws(seed: int) -> None:
     fleet = Fleet(seed, num_nodes=50, num_requests=40, duration_ms=120_000, num_layers=20)
     fleet.run()
     fleet.heal_and_finish()
+
+
+@pytest.mark.slow
+def test_bulk_never_overtakes_the_opening_that_was_sent_before_it() -> None:
+    """A seed that failed: rows came before their session, and were waited for in vain."""
+    fleet = Fleet(185, num_nodes=20, num_requests=60, duration_ms=120_000, num_layers=12)
+    fleet.run()
+    fleet.heal_and_finish()
