@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
+SITE := $(VENV)/.installed-docs
 PROMPT ?= Why is the sky blue?
 INSTALL := $(BIN)/python scripts/install.py
 PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
-.PHONY: demo test check static proto proto-check lint type fast bench soak clean
+.PHONY: demo test check static proto proto-check lint type fast bench soak docs clean
 
 # The parts that run: SDK, coordinator, node.
 $(RUN): pyproject.toml
@@ -78,6 +79,17 @@ proto-check: $(STAMP)
 MINUTES ?= 30
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --strict
+
+# What builds the pages as a site.
+$(SITE): $(RUN)
+	@echo "Installing what builds the site"
+	@$(INSTALL) -e '.[all,docs]'
+	@touch $@
+
+# The pages as a site, under build/site/; a link that leads nowhere fails.
+docs: $(SITE)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Every benchmark, with its figures under build/bench/.
 bench: $(STAMP)

@@ -1,21 +1,23 @@
 """Every error plait raises on purpose, as one tree.
 
-PlaitError
-├── IllegalTransition            our bug: a trigger in a state that does not allow it
-├── UserError                    somebody asked for something that cannot be done; says what helps
-│   ├── InvalidRequestError      a parameter of a request, named in `param`
-│   ├── ConfigError              a flag, a file, an address
-│   ├── ModelError               unknown model, unsupported architecture
-│   │   └── WeightsError         corrupt, truncated, wrong format, disk full
-│   └── AuthenticationError      no key, a wrong or a revoked one
-├── PeerError                    a stranger's mistake: drop it, count it
-│   ├── TicketError              forged, expired, replayed or meant for another hop
-│   └── FrameError               wrong shape, dtype, position or size
-└── ServiceError                 the network could not; see `is_retryable`
-    ├── UnavailableError         layers without a node, coordinator away
-    ├── OverloadedError          queue or KV full
-    ├── DeadlineError            no answer in time
-    └── CancelledByClientError   the client went away
+    PlaitError
+    ├── IllegalTransition            our bug: a trigger in a state that does not allow it
+    ├── UserError                    somebody asked for what cannot be done; says what helps
+    │   ├── InvalidRequestError      a parameter of a request, named in `param`
+    │   ├── ConfigError              a flag, a file, an address
+    │   ├── ModelError               unknown model, unsupported architecture
+    │   │   └── WeightsError         corrupt, truncated, wrong format, disk full
+    │   └── AuthenticationError      no key, a wrong or a revoked one
+    ├── PeerError                    a stranger's mistake: drop it, count it
+    │   ├── TicketError              forged, expired, replayed or meant for another hop
+    │   └── FrameError               wrong shape, dtype, position or size
+    └── ServiceError                 the network could not; see `is_retryable`
+        ├── UnavailableError         layers without a node, coordinator away
+        ├── OverloadedError          queue or KV full
+        ├── DeadlineError            no answer in time
+        └── CancelledByClientError   the client went away
+
+Each class has a `reason`, which is the `code` of its errors unless they say another.
 """
 
 import re

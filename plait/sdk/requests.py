@@ -30,28 +30,28 @@ _SAMPLING: Final = (
 class GenerateOptions(TypedDict, total=False):
     """How to generate; all optional. Left out or None: the network's default.
 
-    model: name; may be left out where the network serves one model.
-    max_tokens: longest answer.
-    temperature: 0 is greedy; at most 2.
-    top_k, top_p, min_p: cut the distribution; 0, 1 and 0 are off.
-    presence_penalty, frequency_penalty: -2 to 2; repetition_penalty: 1 is off.
-    seed: equal seeds and prompts give equal answers.
-    top_logprobs: 0 to 20 alternatives per token; None: no log probabilities at all.
-    stop: the answer ends before any of these.
-    logit_bias: token ids and what is added to their logits, -100 to 100.
-    response_format: what the text must be, in OpenAI's form: {"type": "json_object"},
-        {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}, and plait's own
-        {"type": "regex", "pattern": ...} and {"type": "grammar", "grammar": ...} (Lark).
-    tools: functions that the model may call, in OpenAI's form; for chats.
-    tool_choice: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
-    parallel_tool_calls: False: at most one call an answer.
-    draft_tokens: guesses that may go along with a token, 0 to 15, 0 for none; None: as many as pay,
-        none with a seed and a temperature.
-        They change the time an answer takes, never the answer.
-    ignore_eos: go on past the end of sequence (benchmarks).
-    service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
-    request_id: your own name; the same again attaches to the same generation.
-    timeout_s: longest wait for the whole answer; None: the client's.
+    - model: name; may be left out where the network serves one model.
+    - max_tokens: longest answer.
+    - temperature: 0 is greedy; at most 2.
+    - top_k, top_p, min_p: cut the distribution; 0, 1 and 0 are off.
+    - presence_penalty, frequency_penalty: -2 to 2; repetition_penalty: 1 is off.
+    - seed: equal seeds and prompts give equal answers.
+    - top_logprobs: 0 to 20 alternatives per token; None: no log probabilities at all.
+    - stop: the answer ends before any of these.
+    - logit_bias: token ids and what is added to their logits, -100 to 100.
+    - response_format: what the text must be, in OpenAI's form: {"type": "json_object"},
+      {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}, and plait's own
+      {"type": "regex", "pattern": ...} and {"type": "grammar", "grammar": ...} (Lark).
+    - tools: functions that the model may call, in OpenAI's form; for chats.
+    - tool_choice: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
+    - parallel_tool_calls: False: at most one call an answer.
+    - draft_tokens: guesses that may go along with a token, 0 to 15, 0 for none; None: as many as
+      pay, none with a seed and a temperature. They change the time an answer takes; a draw near
+      the border of two tokens may fall on the other side.
+    - ignore_eos: go on past the end of sequence (benchmarks).
+    - service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
+    - request_id: your own name; the same again attaches to the same generation.
+    - timeout_s: longest wait for the whole answer; None: the client's.
     """
 
     model: str | None
