@@ -90,12 +90,20 @@ def _fault_of(command: TyperCommand, rest: list[str], *, is_whole: bool) -> str 
 
 def known_options() -> set[str]:
     """All options of all commands."""
-    found: set[str] = {"--help"}
-    groups = [APPLICATION]
-    while groups:
-        command = groups.pop()
-        for parameter in command.params:
-            found |= {*parameter.opts, *parameter.secondary_opts}
-        if isinstance(command, TyperGroup):
-            groups.extend(command.commands.values())
-    return found
+    commands = [command for _, command in _walk(APPLICATION, "")]
+    names = (name for one in commands for p in one.params for name in (*p.opts, *p.secondary_opts))
+    return {"--help", *names}
+
+
+def all_commands() -> list[str]:
+    """`ask`, `node join`, `token key list`: all that can be called."""
+    found = _walk(APPLICATION, "")
+    return [words for words, command in found if not isinstance(command, TyperGroup)]
+
+
+def _walk(command: object, words: str) -> Iterator[tuple[str, TyperGroup | TyperCommand]]:
+    assert isinstance(command, TyperGroup | TyperCommand)
+    yield words.strip(), command
+    if isinstance(command, TyperGroup):
+        for name, part in command.commands.items():
+            yield from _walk(part, f"{words} {name}")

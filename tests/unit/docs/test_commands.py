@@ -1,5 +1,6 @@
 """What the pages tell a reader to type or to open exists. Nothing is run."""
 
+import ast
 import re
 import shlex
 from functools import cache
@@ -8,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.unit.docs.command_lines import command_lines, fault, known_options
+from plait.sdk.requests import GenerateOptions
+from tests.unit.docs.command_lines import all_commands, command_lines, fault, known_options
 from tests.unit.docs.pages import DECISIONS, PAGES, ROOT, Code, codes, links, slugs
 
 NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -53,6 +55,17 @@ def test_commands_that_the_program_itself_names_exist() -> None:
         for span in re.findall(r"`(plait [a-z][^`\n]*)`", path.read_text("utf-8"))
         for words in command_lines(re.sub(r"\{[^}]*\}", "NAME", span).replace('"', ""))
         if (wrong := fault(words, is_whole=False))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_inline_code_ends_on_its_line() -> None:
+    """What crosses lines is not found by the tests here, nor by a reader's search."""
+    faults = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in PAGES
+        for line in re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL).splitlines()
+        if line.count("`") % 2
     ]
     assert not faults, "\n".join(faults)
 
@@ -107,6 +120,38 @@ def test_files_and_modules_that_are_named_exist() -> None:
             assert (ROOT / code.text).exists(), code
 
 
+def test_variables_that_are_named_are_read_somewhere() -> None:
+    read = "".join(
+        path.read_text("utf-8")
+        for folder in (*SOURCES, "tests", "docker-compose.yml")
+        for path in ((ROOT / folder).rglob("*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
+    )
+    for code, found in of(r"\b(PLAIT_[A-Z_]+)"):
+        name = "PLAIT_NODE_" if found[1].startswith("PLAIT_NODE_") else found[1]
+        assert name in read, code
+
+
+def test_imports_of_the_pages_are_of_what_there_is() -> None:
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    ]
+    taken = [
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module[:5] in ("coord", "plait")
+        for alias in node.names
+    ]
+    assert taken
+    for module, name in taken:
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
+        assert re.search(rf"^(def|class|async def) {name}\b|^{name}\b", source, re.MULTILINE), name
+
+
 def test_decisions_that_are_named_exist() -> None:
     numbers = {path.name[:4] for path in DECISIONS}
     for code, found in of(r"^(?:docs/decisions/)?(\d{4})$"):
@@ -133,6 +178,18 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_every_page_is_in_the_menu_of_the_site() -> None:
     named = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M))
     assert named == {path.name for path in (ROOT / "docs").glob("*.md")} | {"decisions/README.md"}
+
+
+def test_every_command_is_spoken_of() -> None:
+    text = " ".join(page.read_text("utf-8") for page in PAGES)
+    for words in all_commands():
+        assert f"plait {words}" in text, words
+
+
+def test_every_option_of_the_sdk_is_spoken_of() -> None:
+    spans = " ".join(code.text for code in codes(ROOT / "docs" / "sdk.md"))
+    for name in GenerateOptions.__annotations__:
+        assert re.search(rf"\b{name}\b", spans), name
 
 
 @pytest.mark.parametrize(
