@@ -21,7 +21,11 @@ LEVELS = ("debug", "info", "warning", "error")
 def run(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="A model to serve: catalogue name, hub id, folder."),
+        typer.Option(
+            "--model",
+            "-m",
+            help="A model to serve: catalogue name, hub id, folder or GGUF; again for more.",
+        ),
     ] = None,
     listen: Annotated[
         str, typer.Option(help="Public gRPC door, for clients and enrolment.")
@@ -32,7 +36,9 @@ def run(
     ] = "0.0.0.0:7480",
     advertise: Annotated[
         list[str] | None,
-        typer.Option(help="Host names or IPs that reach this machine; the first is printed."),
+        typer.Option(
+            help="Host name or IP that reaches this machine; may be repeated, the first is printed."
+        ),
     ] = None,
     database: Annotated[
         str | None,
@@ -54,7 +60,8 @@ def run(
         Path | None, typer.Option(help="Write certificates for your own broker to this folder.")
     ] = None,
     broker_name: Annotated[
-        list[str] | None, typer.Option(help="Host names of your own broker, for its certificate.")
+        list[str] | None,
+        typer.Option(help="Host name of your own broker, for its certificate; may be repeated."),
     ] = None,
     token_file: Annotated[
         list[Path] | None,

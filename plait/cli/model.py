@@ -11,12 +11,12 @@ from rich.table import Table
 from plait.cli.extras import needs
 from plait.errors import ConfigError, ModelError, WeightsError
 
-app = typer.Typer(help="Pull, list, verify and remove models.", no_args_is_help=True)
+app = typer.Typer(help="Pull, list, verify, convert and remove models.", no_args_is_help=True)
 
 Name = Annotated[
     str,
     typer.Argument(
-        help="A catalogue name, a Hugging Face repository (org/name[@revision] or "
+        help="A catalogue name, a Hugging Face repository (org/name\\[@revision] or "
         "org/name/file.gguf), or a local path.",
         show_default=False,
     ),

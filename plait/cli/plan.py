@@ -57,7 +57,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the placements there, as JSON.")] = None,
     kv_tokens: Annotated[
-        int | None, typer.Option(min=1, help="KV slots on every node. [default: the pool's]")
+        int | None, typer.Option(min=1, help="KV slots on every node.", show_default="the pool's")
     ] = None,
     time_limit_s: Annotated[float, typer.Option(min=0.1, help="For the solver.")] = 10.0,
     is_explained: Annotated[

@@ -23,6 +23,12 @@ def test_defaults_in_words_are_shown(name: str, default: str) -> None:
     assert default in RUN.invoke(app, [name, "--help"]).output
 
 
+def test_brackets_in_help_are_shown() -> None:
+    """Rich would take them for its own markup."""
+    assert "org/name[@revision]" in RUN.invoke(app, ["model", "pull", "--help"]).output
+    assert "(the pool's)" in RUN.invoke(app, ["plan", "--help"]).output
+
+
 @pytest.mark.parametrize("prompt", ["", "  \n"])
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
     result = RUN.invoke(app, ["ask", prompt])
