@@ -8,9 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.core.view import NetworkView
+from coordinator.core.view import NetworkView, NodeView
 from plait.cli.children import Child
 from plait.cli.local_network import LocalNetwork, NodePlan, is_ready, local_network
+from tests.kit.chaos import kill
 from tests.kit.network import client_of
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
@@ -89,27 +90,42 @@ def _fetches_nothing(view: NetworkView) -> bool:
 
 
 def test_a_kept_node_that_is_killed_is_started_anew(network: LocalNetwork) -> None:
-    arguments = ["node", "keep", network.profile.address, "--listen", "127.0.0.1:0"]
+    arguments = ["node", "keep", network.profile.address, "--name", "kept"]
     environment = {
         "PLAIT_HOME": str(network.home / "kept"),
         "PLAIT_TOKEN": network.create_token("kept"),
         "OMP_NUM_THREADS": "1",
     }
-    keeper = network.children.start("kept", [*arguments, "--threads", "1"], environment)
-    first = network.wait(is_ready, timeout_s=SERVE_S, what="a serving node")
+    keeper = network.children.start(
+        "kept", [*arguments, "--listen", "127.0.0.1:0", "--threads", "1"], environment
+    )
+    until_sync(lambda: node_of(keeper) != 0, what="the kept process")
+    first = network.wait(_serves_kept, timeout_s=SERVE_S, what="the kept node")
     killed = node_of(keeper)
-    os.kill(killed, signal.SIGKILL)
+    kill(killed)
     until_sync(lambda: node_of(keeper) not in (0, killed), timeout_s=5, what="the next process")
     again = network.wait(
-        lambda view: is_ready(view) and view.nodes[0].incarnation > first.nodes[0].incarnation,
+        lambda view: _serves_kept(view) and _kept(view).incarnation > _kept(first).incarnation,
         timeout_s=SERVE_S,
         what="its return",
     )
-    assert [node.node_id for node in again.nodes] == [node.node_id for node in first.nodes]
+    assert _kept(again).node_id == _kept(first).node_id
     keeper.process.terminate()
     assert ended(keeper) == 0
     network.children.forget(keeper)
     network.wait(_is_empty, timeout_s=5, what="its departure")
+
+
+def _kept(view: NetworkView) -> NodeView:
+    return max(
+        (node for node in view.nodes if node.display_name == "kept"),
+        key=lambda node: node.incarnation,
+    )
+
+
+def _serves_kept(view: NetworkView) -> bool:
+    """The node before may still be seen to serve for a moment."""
+    return any(node.display_name == "kept" and node.state == "serving" for node in view.nodes)
 
 
 def node_of(keeper: Child) -> int:

@@ -22,7 +22,11 @@ SLICE_S: Final = 0.004
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, at once and without a word; a process that is gone already is fine."""
+    """SIGKILL, at once and without a word; a process that is gone already is fine.
+
+    Numbers below 2 are no process of ours: 0 would be our whole group, the tests' own included.
+    """
+    assert pid > 1, f"{pid} is no process to kill"
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
