@@ -25,7 +25,7 @@ app = typer.Typer(
 def run(
     file: Annotated[
         Path,
-        typer.Argument(help="A pool or a cluster, TOML or JSON; fields in docs/scheduling.md."),
+        typer.Argument(help="A pool or a cluster, TOML or JSON; fields in docs/planning.md."),
     ],
     model: Annotated[
         list[str] | None,

@@ -18,7 +18,7 @@ def read_table(path: Path) -> Table:
     except FileNotFoundError:
         raise ConfigError(
             f"there is no file {path}; examples/pool.toml is one to begin with, "
-            "docs/scheduling.md lists the fields"
+            "docs/planning.md lists the fields"
         ) from None
     except OSError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Reads a pool of nodes from a TOML or JSON file; docs/scheduling.md lists the fields."""
+"""Reads a pool of nodes from a TOML or JSON file; docs/planning.md lists the fields."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

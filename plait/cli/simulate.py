@@ -38,7 +38,7 @@ class ArrivalsName(StrEnum):
 
 @app.callback(invoke_without_command=True)
 def run(
-    file: Annotated[Path, typer.Argument(help="A pool, TOML or JSON; see docs/scheduling.md.")],
+    file: Annotated[Path, typer.Argument(help="A pool, TOML or JSON; see docs/planning.md.")],
     model: Annotated[
         str | None,
         typer.Option(
