@@ -11,13 +11,18 @@ PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
 .PHONY: demo test check static proto proto-check lint type fast bench soak docs clean
 
-# The parts that run: SDK, coordinator, node.
-$(RUN): pyproject.toml
-	@echo "Installing plait into $(VENV): a few minutes the first time, torch being most of it"
+# An environment with a pip of today.
+$(VENV)/.made:
+	@echo "Making an environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plait needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@touch $@
+
+# The parts that run: SDK, coordinator, node.
+$(RUN): pyproject.toml | $(VENV)/.made
+	@echo "Installing plait into $(VENV): a few minutes the first time, torch being most of it"
 	@$(INSTALL) -e '.[all]'
 	@touch $@
 
@@ -81,9 +86,9 @@ soak: $(STAMP)
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --strict
 
 # What builds the pages as a site.
-$(SITE): $(RUN)
+$(SITE): pyproject.toml | $(VENV)/.made
 	@echo "Installing what builds the site"
-	@$(INSTALL) -e '.[all,docs]'
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # The pages as a site, under build/site/; a link that leads nowhere fails.
