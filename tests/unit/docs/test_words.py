@@ -14,6 +14,11 @@ SOURCES: Final = ("plait", "node", "coordinator", "scheduler", "protos", "docker
 OTHERS: Final = {"prompt_or_messages", "extra_body", "desc_act", "im_start"}
 """What stands for several arguments, and words of other programs, files and models."""
 
+INSIDE: Final = frozenset(
+    ["annotations", "call_id", "description", "input_schema", "is_error", "output", "tool_use_id"]
+)
+"""Fields inside of items, which the APIs' own pages explain."""
+
 
 def words_of_the_code() -> set[str]:
     found: set[str] = set()
@@ -35,6 +40,13 @@ def test_words_with_an_underscore_are_the_codes() -> None:
         if word not in known and not word.startswith(("plait_", "test_"))
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_fields_that_the_http_door_reads_are_spoken_of() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    for path in (ROOT / "coordinator" / "gateway").glob("*.py"):
+        for name in re.findall(r'reader\.(?:take|require)\(\s*"(\w+)"', path.read_text("utf-8")):
+            assert name in INSIDE or re.search(rf"\b{name}\b", page), f"{path.name}: {name}"
 
 
 def test_limits_as_the_page_shows_them_are_read(tmp_path: Path) -> None:
