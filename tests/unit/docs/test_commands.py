@@ -160,6 +160,15 @@ def test_decisions_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    check_links(page)
+
+
+def test_links_of_decisions_lead_somewhere() -> None:
+    for page in DECISIONS:
+        check_links(page)
+
+
+def check_links(page: Path) -> None:
     for target in links(page):
         name, _, anchor = target.partition("#")
         there = (page.parent / name).resolve() if name else page
