@@ -36,6 +36,9 @@ from plait.wire.v1.ranks_pb2 import (
 JOIN_S: Final = 120.0
 """How long ranks may take to join: a process of this machine needs a few seconds."""
 
+CULPRIT_S: Final = 1.0
+"""How long a failed step waits for the end of the rank that failed it."""
+
 _ACCEPT_S: Final = 0.5
 _log = log.get("group")
 
@@ -86,6 +89,7 @@ class RankGroup:
         self._links: list[RankLink] = []
         self._communicator: TorchCommunicator | None = None
         self._lost: str | None = None
+        self._is_lost = threading.Event()
         self._is_closing = False
         self._tuned: dict[int, tuple[SumTime, ...]] = {}
         self._tuned_last = 0
@@ -146,7 +150,10 @@ class RankGroup:
         return all_of(self.answers(kind, timeout_s))
 
     def give_up(self, why: str) -> None:
-        """The ranks are not in step any more: they are of no use to each other."""
+        """The ranks are not in step any more: they are of no use to each other. A rank that died
+        fails our sums before its link is heard to end, so that is waited for: it is the one to
+        name."""
+        self._is_lost.wait(CULPRIT_S)
         self._lose(0, why)
 
     def tuned(self, hidden_size: int) -> tuple[SumTime, ...]:
@@ -245,6 +252,7 @@ class RankGroup:
             if self._is_closing or self._lost is not None:
                 return
             self._lost = f"rank {rank} of {self.num_ranks} is lost: {why}"
+        self._is_lost.set()
         _log.warning("rank_lost", rank=rank, message=why)
         for link in self._links:
             link.hang_up()
