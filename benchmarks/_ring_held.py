@@ -189,7 +189,12 @@ async def _ask(
     """When each token came."""
     times: list[float] = []
     stream = client.stream(
-        prompt, model=spec.model_id, max_tokens=new_tokens, temperature=0.0, ignore_eos=True
+        prompt,
+        model=spec.model_id,
+        max_tokens=new_tokens,
+        temperature=0.0,
+        ignore_eos=True,
+        draft_tokens=0,
     )
     async with stream:
         async for delta in stream:

@@ -87,6 +87,7 @@ class Chain:
             max_tokens=num_tokens,
             temperature=0.0,
             ignore_eos=True,
+            draft_tokens=0,
         )
         async with stream:
             async for delta in stream:
