@@ -3,7 +3,7 @@
 Looking for chains happens when nodes come and go; a request only prices those that are ready.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -20,6 +20,9 @@ FLOW_CHUNK_TOKENS: Final = 128
 """Of a prompt, what moves on at once."""
 NEAR: Final = 1.1
 """Chains up to this much dearer than the cheapest take turns, as the plan weighs them."""
+
+FRUITLESS_MAX: Final = 8
+"""Searches in a row that may find nothing new, before the search for more chains ends."""
 
 Stitch = Callable[[Query, Collection[NodeId]], Route | None]
 """The general search, for spans that overlap."""
@@ -268,21 +271,21 @@ def find_chains(
             break
         found.setdefault(route, default)
         used.update(stage.node_id for stage in route)
-    for candidate in board.candidates:
-        if len(found) >= CHAINS_MAX:
-            break
-        if candidate.node_id not in used:
-            route = search(_alike(board, candidate))
+
+    def take(searched: Iterable[Collection[NodeId]]) -> None:
+        """More chains, while that bears fruit: among many unlike nodes a search takes ms."""
+        fruitless = 0
+        for excluded in searched:
+            if len(found) >= CHAINS_MAX or fruitless >= FRUITLESS_MAX:
+                return
+            route = search(excluded)
+            fruitless = fruitless + 1 if route is None or route in found else 0
             if route is not None:
                 found.setdefault(route, default)
                 used.update(stage.node_id for stage in route)
-    for route in list(found):
-        for stage in route:
-            if len(found) >= CHAINS_MAX:
-                break
-            other = search({stage.node_id})
-            if other is not None:
-                found.setdefault(other, default)
+
+    take(_alike(board, c) for c in board.candidates if c.node_id not in used)
+    take({stage.node_id} for route in list(found) for stage in route)
     return [Chain(route, weight) for route, weight in found.items()]
 
 
