@@ -17,6 +17,7 @@ from coordinator.gateway.generate import GenerateLimits
 from coordinator.models import ServedModel
 from coordinator.shell.admin import AdminService
 from coordinator.shell.authority import Authority
+from coordinator.shell.chronicle import Chronicle, NotedEvents, NotedNodes, NotedRequests
 from coordinator.shell.control import ControlService, Offer
 from coordinator.shell.enrol import Enrolment, EnrolmentService
 from coordinator.shell.inbox import EventInbox
@@ -26,6 +27,7 @@ from coordinator.shell.lifetimes import LifetimeKeeper
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.loop import Loop
 from coordinator.shell.preflight import Preflight
+from coordinator.shell.preview import Previewer
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.solve import Solver
 from coordinator.shell.store import Store
@@ -51,6 +53,8 @@ class Parts:
     loop: Loop
     recorder: Recorder
     lifetimes: LifetimeKeeper
+    chronicle: Chronicle
+    previewer: Previewer
     enrolment: EnrolmentService
     admin: AdminService
 
@@ -106,6 +110,7 @@ def assemble(around: Surroundings) -> Parts:
     journal = Journal(
         around.config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
     )
+    chronicle = Chronicle(clock)
     return Parts(
         inbox=inbox,
         views=views,
@@ -117,12 +122,14 @@ def assemble(around: Surroundings) -> Parts:
             core,
             inbox,
             clock,
-            nodes=control,
-            requests=gateway.relay,
+            nodes=NotedNodes(chronicle, control),
+            requests=NotedRequests(chronicle, gateway.relay),
             solver=solver,
             lifetimes=lifetimes,
-            journal=journal,
+            journal=NotedEvents(chronicle, journal),
         ),
+        chronicle=chronicle,
+        previewer=Previewer(core, inbox),
         lifetimes=lifetimes,
         recorder=Recorder(views, store.history, clock),
         enrolment=EnrolmentService(

@@ -8,8 +8,9 @@ from typing import Protocol
 from coordinator.core.effects import NodeEffect, RequestEffect
 from coordinator.core.events import Event
 from coordinator.core.view import NetworkView
-from plait.types import NodeId
+from plait.types import NodeId, Reason
 from plait.wire.telemetry import PresenceState, Telemetry
+from scheduler.allocation.problem import Allocation, AllocationProblem
 
 
 class Inbox(Protocol):
@@ -127,4 +128,112 @@ class TokenStore(Protocol):
 
     async def revoke_token(self, token_id: str) -> None:
         """Raises InvalidRequestError(reason="not_found")."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChronicleEntry:
+    """Something that happened to nodes, plans or requests, in a sentence without names. `number`
+    rises; `kind` groups what is alike; `tone` is ok, busy, calm, warn or bad; ids are "" where
+    none is concerned, `other_id` is the second node of a hop."""
+
+    number: int
+    at_unix_ms: int
+    kind: str
+    tone: str
+    text: str
+    node_id: str = ""
+    other_id: str = ""
+    request_id: str = ""
+
+
+class ChronicleReader(Protocol):
+    """What happened of late."""
+
+    def page(
+        self, *, offset: int, limit: int, node_id: str = "", kind: str = ""
+    ) -> tuple[Sequence[ChronicleEntry], int]:
+        """Entries, the newest first, and how many there are in all."""
+        ...
+
+
+class KnownNode(Protocol):
+    """A node that was let in once, here or not."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def display_name(self) -> str: ...
+    @property
+    def first_seen_unix_ms(self) -> int: ...
+    @property
+    def last_seen_unix_ms(self) -> int: ...
+    @property
+    def is_banned(self) -> bool: ...
+
+
+class NodeRegister(Protocol):
+    """Nodes that were let in, and which of them are banned."""
+
+    async def find(self, node_id: NodeId) -> KnownNode | None: ...
+
+    async def list_nodes(self) -> Sequence[KnownNode]:
+        """The newest first."""
+        ...
+
+    async def ban(self, node_id: NodeId, *, is_banned: bool = True) -> None:
+        """Raises InvalidRequestError(reason="not_found")."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRequest:
+    """How one request ended, as the store keeps it. Times in ms; `ttft_ms` None where no token
+    came."""
+
+    request_id: str
+    model_id: str
+    key_id: str
+    finish_reason: str
+    reason: str
+    prompt_tokens: int
+    generated_tokens: int
+    num_attempts: int
+    ttft_ms: float | None
+    total_ms: float
+    finished_unix_ms: int
+
+
+class RequestArchive(Protocol):
+    """Requests that ended, long ago too."""
+
+    async def page(
+        self, *, offset: int, limit: int, model_id: str = "", key_id: str = "", outcome: str = ""
+    ) -> tuple[Sequence[PastRequest], int]:
+        """Requests, the newest first, and how many there are in all; `outcome` is a finish
+        reason."""
+        ...
+
+    async def find(self, request_id: str) -> PastRequest | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """What the planner answers to a question that nobody has to act on: a plan, or why none."""
+
+    plan: Allocation | None
+    reason: Reason | None
+
+
+class PlanPreviewer(Protocol):
+    """Plans that are only looked at."""
+
+    def question(self, *, may_move_busy: bool = False) -> AllocationProblem | None:
+        """What asking for a plan would ask by now; None where nothing may move. `may_move_busy`:
+        as if nothing ran."""
+        ...
+
+    async def preview(self, problem: AllocationProblem) -> PlanPreview:
+        """The planner's answer, from a process of its own. Raises OverloadedError while another
+        preview is being made."""
         ...

@@ -107,6 +107,18 @@ def _solve(state: CoreState, *, is_relaxed: bool, is_repair: bool = False) -> No
     state.emit(fx.SolveAllocation(epoch=planning.epoch, problem=planning.problem))
 
 
+def question_of_replan(
+    state: CoreState, *, may_move_busy: bool = False
+) -> AllocationProblem | None:
+    """What an operator who asks for a plan would have asked by now; None where nothing may move.
+    `may_move_busy`: as if nothing ran. Changes nothing."""
+    members = [n for n in state.nodes.values() if _is_plannable(state, n) or is_placed(n)]
+    fixed = [n for n in members if is_placed(n) and n.pipelines and not may_move_busy]
+    if len(fixed) == len(members):
+        return None
+    return problem_of(state, members, fixed, is_repair=False, is_asked=False)
+
+
 def _may_repair(state: CoreState) -> bool:
     """A planned node is gone, so that a replica is torn; moves may follow each other only so
     often. Asks again when they may."""

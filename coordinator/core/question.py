@@ -17,9 +17,16 @@ def is_placed(node: NodeRecord) -> bool:
 
 
 def problem_of(
-    state: CoreState, members: list[NodeRecord], fixed: list[NodeRecord], *, is_repair: bool
+    state: CoreState,
+    members: list[NodeRecord],
+    fixed: list[NodeRecord],
+    *,
+    is_repair: bool,
+    is_asked: bool = True,
 ) -> AllocationProblem:
-    """The question of how `members` are to be used; those of `fixed` keep what they hold."""
+    """The question of how `members` are to be used; those of `fixed` keep what they hold. One that
+    is not asked (`is_asked` False: for a look ahead) leaves no trace."""
+    demand = state.demand.plan() if is_asked else state.demand.shares()
     known = {n.node_id for n in members}
     held = tuple(
         Placement(node_id=n.node_id, model_id=n.model_id, span=n.span, reason=n.span_reason)
@@ -41,7 +48,7 @@ def problem_of(
         time_limit_s=state.limits.solve_time_limit_s,
         fixed=tuple(n.node_id for n in fixed),
         mean_session_s=_mean_sessions(state, members),
-        demand=tuple(state.demand.plan().items()) if len(state.models) > 1 else (),
+        demand=tuple(demand.items()) if len(state.models) > 1 else (),
         replicas_min=tuple(state.demand.replicas_min.items()),
         is_repair=is_repair,
         cached=_cached(state, members),

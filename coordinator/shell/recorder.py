@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from coordinator.core.view import RequestView
-from coordinator.ports import ViewSource
-from coordinator.shell.store_history import FinishedRequest
+from coordinator.ports import PastRequest, ViewSource
 from plait.clock import Clock
 from plait.log import get
 
@@ -19,7 +18,7 @@ log = get("recorder")
 class History(Protocol):
     """Where finished requests go."""
 
-    async def record(self, requests: Sequence[FinishedRequest]) -> None: ...
+    async def record(self, requests: Sequence[PastRequest]) -> None: ...
 
 
 class Recorder:
@@ -60,9 +59,9 @@ class Recorder:
             log.warning("history_lost", requests=len(fresh), error=str(error))
 
 
-def _finished(request: RequestView, now_unix_ms: int) -> FinishedRequest:
+def _finished(request: RequestView, now_unix_ms: int) -> PastRequest:
     assert request.total_ms is not None
-    return FinishedRequest(
+    return PastRequest(
         request_id=request.request_id,
         model_id=request.model_id,
         key_id=request.key_id,

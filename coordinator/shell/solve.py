@@ -63,9 +63,9 @@ class Solver:
         try:
             while True:
                 effect = await self._waiting.get()
-                self._answer(effect, await self._solve(effect))
+                self._answer(effect, await self.solve(effect))
         finally:
-            await self._kill()
+            await self.stop()
 
     def _answer(self, effect: fx.SolveAllocation, reply: Answer) -> None:
         answer, shortages = reply
@@ -92,7 +92,7 @@ class Solver:
             event = ev.AllocationSolved(epoch=epoch, allocation=answer, shortages=shortages)
         self._inbox.post(event)
 
-    async def _solve(self, effect: fx.SolveAllocation) -> Answer:
+    async def solve(self, effect: fx.SolveAllocation) -> Answer:
         """The solver's plan; where its process fails, a greedy one from a fresh process."""
         trouble: str | None = None
         failed = Reason(code="solver_failed", message="the solver was not tried")
@@ -106,7 +106,7 @@ class Solver:
             except (SolverError, OSError) as error:
                 message = f"the solver's process failed: {error}"
                 failed = Reason(code="solver_failed", message=message)
-            await self._kill()
+            await self.stop()
             trouble = failed.message
             log.warning("solver_failed", epoch=effect.epoch, because=trouble)
         return failed, ()
@@ -142,7 +142,8 @@ class Solver:
             )
         return self._process
 
-    async def _kill(self) -> None:
+    async def stop(self) -> None:
+        """End the process, if there is one."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return

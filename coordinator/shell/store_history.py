@@ -1,34 +1,18 @@
 """Finished requests, the newest only. Counts and times; never a prompt or an answer."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Row, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from coordinator.ports import PastRequest
 from coordinator.shell.store_session import transaction
 from coordinator.shell.store_tables import finished_requests
 
 ROWS_MAX: Final = 10_000
 PRUNED_EVERY: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRequest:
-    """How one request ended. Times in ms; `ttft_ms` None where no token came."""
-
-    request_id: str
-    model_id: str
-    key_id: str
-    finish_reason: str
-    reason: str
-    prompt_tokens: int
-    generated_tokens: int
-    num_attempts: int
-    ttft_ms: float | None
-    total_ms: float
-    finished_unix_ms: int
 
 
 class RequestHistory:
@@ -42,7 +26,7 @@ class RequestHistory:
         self._pruned_every = pruned_every
         self._num_since_pruning = pruned_every  # the first write prunes what a past run left
 
-    async def record(self, requests: Sequence[FinishedRequest]) -> None:
+    async def record(self, requests: Sequence[PastRequest]) -> None:
         """Add requests, in one transaction."""
         if not requests:
             return
@@ -59,15 +43,38 @@ class RequestHistory:
                 )
                 self._num_since_pruning = 0
 
-    async def recent(self, limit: int, *, key_id: str | None = None) -> Sequence[FinishedRequest]:
+    async def recent(self, limit: int, *, key_id: str | None = None) -> Sequence[PastRequest]:
         """The newest requests, of one key or of all, newest first."""
+        return (await self.page(offset=0, limit=limit, key_id=key_id or ""))[0]
+
+    async def page(
+        self, *, offset: int, limit: int, model_id: str = "", key_id: str = "", outcome: str = ""
+    ) -> tuple[Sequence[PastRequest], int]:
+        """Requests, newest first, and how many there are in all; "" asks for any."""
         columns = finished_requests.c
-        query = select(finished_requests).order_by(columns.sequence.desc()).limit(limit)
-        if key_id is not None:
-            query = query.where(columns.key_id == key_id)
+        wanted = (
+            (columns.model_id, model_id),
+            (columns.key_id, key_id),
+            (columns.finish_reason, outcome),
+        )
+        conditions = [column == value for column, value in wanted if value]
+        count = select(func.count()).select_from(finished_requests).where(*conditions)
+        query = select(finished_requests).where(*conditions).order_by(columns.sequence.desc())
         async with transaction(self.engine) as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        return [
-            FinishedRequest(**{name: row[name] for name in FinishedRequest.__dataclass_fields__})
-            for row in rows
-        ]
+            total = (await connection.execute(count)).scalar_one()
+            rows = (await connection.execute(query.offset(offset).limit(limit))).all()
+        return [_request(row) for row in rows], total
+
+    async def find(self, request_id: str) -> PastRequest | None:
+        """The last that ended with that id."""
+        columns = finished_requests.c
+        query = select(finished_requests).where(columns.request_id == request_id)
+        async with transaction(self.engine) as connection:
+            found = await connection.execute(query.order_by(columns.sequence.desc()).limit(1))
+            row = found.one_or_none()
+        return None if row is None else _request(row)
+
+
+def _request(row: Row[tuple[object, ...]]) -> PastRequest:
+    named = row._mapping
+    return PastRequest(**{name: named[name] for name in PastRequest.__dataclass_fields__})

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from coordinator.ports import PastRequest
 from coordinator.shell.store import Store, open_store
-from coordinator.shell.store_history import FinishedRequest
 from plait.clock import ManualClock
 from plait.crypto.authority import CertificateAuthority
 from plait.crypto.tokens import JoinToken
@@ -106,7 +106,7 @@ async def test_two_coordinators_share_one_postgresql(
         assert len(refused) == len(stores) - 1
         assert len(await second.nodes.list_nodes()) == 1
 
-        record = FinishedRequest(
+        record = PastRequest(
             request_id="r",
             model_id="m",
             key_id="k",

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.view import NetworkView, RequestView
-from coordinator.ports import ApiKey
+from coordinator.ports import ApiKey, PastRequest
 from coordinator.shell.first_start import ADMIN_KEY, ensure_keys, write_token_files
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.store import open_store
-from coordinator.shell.store_history import FinishedRequest
 from plait.clock import ManualClock
 from plait.crypto.authority import CertificateAuthority
 from plait.crypto.tokens import JoinToken, new_join_token
@@ -123,10 +122,10 @@ class FakeHistory:
     """Remembers, or fails."""
 
     def __init__(self) -> None:
-        self.seen: list[FinishedRequest] = []
+        self.seen: list[PastRequest] = []
         self.is_broken = False
 
-    async def record(self, requests: Sequence[FinishedRequest]) -> None:
+    async def record(self, requests: Sequence[PastRequest]) -> None:
         if self.is_broken:
             raise OSError("the disk is full")
         self.seen.extend(requests)

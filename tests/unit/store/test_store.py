@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.ports import PastRequest
 from coordinator.shell.store import Store, open_store
-from coordinator.shell.store_history import FinishedRequest, RequestHistory
+from coordinator.shell.store_history import RequestHistory
 from plait.clock import ManualClock
 from plait.errors import ConfigError, UnavailableError
 
@@ -86,8 +87,8 @@ async def test_a_failing_database_is_unavailable_not_a_crash(store: Store, tmp_p
     assert caught.value.code == "store_unavailable"
 
 
-def finished(number: int, key_id: str = "k") -> FinishedRequest:
-    return FinishedRequest(
+def finished(number: int, key_id: str = "k") -> PastRequest:
+    return PastRequest(
         request_id=f"r{number}",
         model_id="m",
         key_id=key_id,
@@ -119,3 +120,14 @@ async def test_history_of_one_key(store: Store) -> None:
         "r3",
         "r1",
     ]
+
+
+async def test_history_is_paged_filtered_and_searched(store: Store) -> None:
+    await store.history.record([finished(number, "ab"[number % 2]) for number in range(10)])
+    page, total = await store.history.page(offset=2, limit=2, key_id="a")
+    assert total == 5
+    assert [request.request_id for request in page] == ["r4", "r2"]
+    assert (await store.history.page(offset=0, limit=1, outcome="error"))[1] == 0
+    assert (await store.history.page(offset=0, limit=1, model_id="m", outcome="stop"))[1] == 10
+    assert await store.history.find("r7") == finished(7, "b")
+    assert await store.history.find("r77") is None
