@@ -6,7 +6,7 @@ from typing import Final
 
 from plait.errors import ModelError, WeightsError
 from plait.models.bytestore import PICKLE_HELP, ByteStore, FileStore
-from plait.models.disk import locked, size_or_zero, storing
+from plait.models.disk import locked, size_or_zero, storing, write_small
 from plait.models.folder import (
     CONFIG,
     GENERATION,
@@ -23,8 +23,9 @@ from plait.models.hub import Hub, Listing
 from plait.models.naming import split_hub_name
 from plait.models.pieces import PieceFolder
 from plait.models.range_store import RangeStore
-from plait.models.records import PullRecord, hub_folder, load_record
+from plait.models.records import FileRecord, PullRecord, hub_folder, load_record
 from plait.models.source import TensorSource
+from plait.models.supply import Supply
 from plait.types import ModelId, ModelSource, ModelSpec
 
 TOKENIZER_FILES: Final = (
@@ -59,9 +60,13 @@ class HubModel:
         *,
         client: RangeClient | None = None,
         gate: Gate = OPEN,
+        supply: Supply | None = None,
     ) -> None:
         self.repo_id, self.gguf = split_hub_name(source.name)
         self.hub = Hub(self.repo_id)
+        self._supply = supply
+        if supply is not None and supply.is_offline:
+            self.hub.is_offline = True
         self.models_dir = models_dir
         home = hub_folder(models_dir, source.name)
         self.commit = self.hub.commit(source.revision, home / "refs.json")
@@ -118,12 +123,36 @@ class HubModel:
             return FileStore(path, content_id=file.content_id)
         pieces = PieceFolder(self.folder / "ranges" / name.replace("/", "--"))
         remote = self.hub.remote(file, self.commit)
-        return RangeStore(remote, pieces, self.client, self.models_dir, gate=self.gate)
+        return RangeStore(
+            remote, pieces, self.client, self.models_dir, gate=self.gate, supply=self._supply
+        )
 
     def _locked_first_record(self, source: ModelSource) -> PullRecord:
         """Once per machine: another process may be making the same record, or pulling."""
         with locked(self.models_dir, self.lock_key, waiting=lambda: None):
-            return load_record(self.folder) or self._first_record(source)
+            record = load_record(self.folder) or self._told_record(source)
+            return record or self._first_record(source)
+
+    def _told_record(self, source: ModelSource) -> PullRecord | None:
+        """As whoever supplies the weights describes the model; None where nobody does. Whether it
+        is right shows in the digest."""
+        told = self._supply.describe(source) if self._supply is not None else None
+        if told is None or told.commit != self.commit:
+            return None
+        with storing(self.folder, sum(len(content) for _, content in told.small)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        for name, content in told.small:
+            if name in (CONFIG, GENERATION, INDEX):
+                write_small(self.folder / name, content)
+        return self._saved_record(source, told.files)
+
+    def _saved_record(self, source: ModelSource, files: tuple[FileRecord, ...]) -> PullRecord:
+        pinned = replace(source, revision=self.commit, digest=None)
+        record = PullRecord(source=pinned, files=files, is_whole=False)
+        with storing(self.folder, 2**20):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        record.save(self.folder)
+        return record
 
     def _first_record(self, source: ModelSource) -> PullRecord:
         listing = self.hub.listing(self.commit)
@@ -138,12 +167,7 @@ class HubModel:
             if name not in there:
                 raise ModelError(f"{self.repo_id}@{self.commit[:12]} has no file {name}")
         files = tuple(self.hub.with_metadata(there[name], self.commit) for name in names)
-        pinned = replace(source, revision=self.commit, digest=None)
-        record = PullRecord(source=pinned, files=files, is_whole=False)
-        with storing(self.folder, 2**20):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        record.save(self.folder)
-        return record
+        return self._saved_record(source, files)
 
     def _weight_names(self, listing: Listing) -> list[str]:
         there = [file.name for file in listing.files]

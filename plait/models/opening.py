@@ -16,6 +16,7 @@ from plait.models.hub_model import HubModel
 from plait.models.naming import default_id
 from plait.models.records import catalogue_folder
 from plait.models.source import ReadProgress, TensorSource
+from plait.models.supply import Supply
 from plait.models.tokenizer import (
     TokenizerFiles,
     tokenizer_from_folder,
@@ -26,16 +27,20 @@ from plait.types import ModelId, ModelSource, ModelSpec, SourceKind
 
 
 def open_source(
-    source: ModelSource, *, models_dir: Path | None = None, gate: Gate = OPEN
+    source: ModelSource,
+    *,
+    models_dir: Path | None = None,
+    gate: Gate = OPEN,
+    supply: Supply | None = None,
 ) -> TensorSource:
     """Open a model's weights; reads headers only. Close it when done. What it fetches later passes
-    `gate`.
+    `gate`, and comes from `supply` where that has it.
 
     Raises:
         ModelError: unknown, not pulled, or of an architecture that plait does not run.
         WeightsError: corrupt, truncated, refused, or not those of `source.digest`.
     """
-    opened = _open(source, models_dir or config.models_dir(), gate)
+    opened = _open(source, models_dir or config.models_dir(), gate, supply)
     if source.digest and opened.digest != source.digest:
         opened.close()
         raise WeightsError(
@@ -133,10 +138,11 @@ class _Prefetching(Protocol):
     def prefetch(self, names: Sequence[str], progress: ReadProgress) -> None: ...
 
 
-def _open(source: ModelSource, models_dir: Path, gate: Gate) -> TensorSource:
+def _open(source: ModelSource, models_dir: Path, gate: Gate, supply: Supply | None) -> TensorSource:
     match source.kind:
         case SourceKind.HUB:
-            return HubModel(source, models_dir, gate=gate).open(default_id(source))
+            model = HubModel(source, models_dir, gate=gate, supply=supply)
+            return model.open(default_id(source))
         case SourceKind.PATH | SourceKind.CATALOGUE:
             path = _local_path(source, models_dir)
             if path.is_dir():

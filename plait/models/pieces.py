@@ -12,6 +12,8 @@ from plait.errors import ModelError
 from plait.models.bytestore import FileStore
 from plait.models.disk import PART, append, file_sha256, place
 
+CHUNKS: Final = ".chunks"
+"""Beside a long piece: what its chunks hash to (`plait.models.chunks`)."""
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.bin")
 
 
@@ -89,7 +91,7 @@ class PieceFolder:
     def part_bytes(self, start: int, end: int) -> int:
         """How much of [start, end) an earlier, broken off fetch has left."""
         with contextlib.suppress(FileNotFoundError):
-            return min(self._part(start, end).stat().st_size, end - start)
+            return min(self.part_path(start, end).stat().st_size, end - start)
         return 0
 
     def write(self, start: int, end: int, blocks: Iterator[bytes]) -> Piece:
@@ -100,16 +102,23 @@ class PieceFolder:
         Raises:
             WeightsError: reason "disk_full", or what `blocks` raises.
         """
-        part = self._part(start, end)
+        part = self.part_path(start, end)
         append(part, blocks, end - start)
+        return self.adopt(part, start, end)
+
+    def adopt(self, part: Path, start: int, end: int) -> Piece:
+        """A file with all of [start, end) becomes a piece."""
         piece = Piece(start, end, file_sha256(part))
         place(part, self.folder / piece.file_name)
         self._pieces[start, end - start] = piece
         return piece
 
-    def _forget(self, piece: Piece) -> None:
-        (self.folder / piece.file_name).unlink(missing_ok=True)
-        self._pieces.pop((piece.start, piece.end - piece.start), None)
-
-    def _part(self, start: int, end: int) -> Path:
+    def part_path(self, start: int, end: int) -> Path:
+        """Where a broken off fetch of [start, end) leaves what it had."""
         return self.folder / f"{start}-{end - start}{PART}"
+
+    def _forget(self, piece: Piece) -> None:
+        path = self.folder / piece.file_name
+        for gone in (path, path.with_suffix(CHUNKS)):
+            gone.unlink(missing_ok=True)
+        self._pieces.pop((piece.start, piece.end - piece.start), None)

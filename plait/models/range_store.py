@@ -16,6 +16,7 @@ from plait.models.http_ranges import RangeClient, RemoteFile
 from plait.models.pieces import PieceFolder
 from plait.models.rows import RowTable
 from plait.models.source import ReadProgress
+from plait.models.supply import Supply
 
 GAP_BYTES_MAX: Final = 256
 """Ranges this close travel in one request: less than a request's own headers."""
@@ -32,7 +33,9 @@ class RangeStore:
         models_dir: Path,
         *,
         gate: Gate = OPEN,
+        supply: Supply | None = None,
     ) -> None:
+        """`supply` finds ranges nearer than the file's origin; None: all come from there."""
         self.label = file.label
         self.size_bytes = file.size_bytes
         self.content_id: str | None = file.content_id
@@ -42,6 +45,7 @@ class RangeStore:
         self._client = client
         self._models_dir = models_dir
         self._gate = gate
+        self._supply = supply
         self._counted: set[tuple[int, int]] = set()
         self._whole: FileStore | None = None
 
@@ -120,10 +124,30 @@ class RangeStore:
             self._gate.require_space(self._models_dir, needed)
             done = total - needed
             progress(done, total)
-            for group in self._groups(missing):
-                for got in self._fetch(group):
-                    done += got
-                    progress(min(done, total), total)
+
+            def advanced(got: int) -> None:
+                nonlocal done
+                done += got
+                progress(min(done, total), total)
+
+            if self._supply is None:
+                for got in self._fetch_all(missing):
+                    advanced(got)
+                return
+            self._supply.bring(
+                self._file.content_id,
+                self._pieces,
+                missing,
+                fetch=self._fetch_all,
+                advanced=advanced,
+                is_urgent=lock != "",
+            )
+            for start, end in missing:
+                self._count(start, end)
+
+    def _fetch_all(self, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
+        for group in self._groups(list(spans)):
+            yield from self._fetch(group)
 
     def _whole_table(self, table: RowTable) -> FileStore | None:
         """The whole matrix as a file of its own, hashed once and held open from then on."""
