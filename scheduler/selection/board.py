@@ -9,12 +9,12 @@ searched again below what was found.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import Links, StageCost
 from scheduler.selection.candidates import Candidate, Load, Query, slowdown
-from scheduler.selection.groups import INFINITE, Graph, cheapest
+from scheduler.selection.groups import INFINITE, Graph, cheapest, graph_of
 from scheduler.selection.places import Places, bandwidths_of, regions_of
 from scheduler.selection.rows import KV_CAP_TOKENS, Base, Part, Place, Row, base, front, part, row
 
@@ -26,11 +26,11 @@ Key = tuple[LayerSpan, int, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Slices:
-    """Rows laid out group by group: `bounds[g]` are [from, to) in `order`."""
+    """Rows laid out group by group: where each one's are in `order`."""
 
     order: list[int]
-    fine: list[tuple[int, int]]
-    coarse: list[tuple[int, int]]
+    fine: list[slice]
+    coarse: list[slice]
 
 
 class Board:
@@ -78,7 +78,13 @@ class Board:
         self._group_of = [g for g, (i, j) in enumerate(self._fine) for _ in range(i, j)]
         self._stale: set[int] = set(range(len(ids)))
         self._slices = _Slices([], [], [])
+        self._all_slices = _Slices(
+            list(range(len(ids))),
+            [slice(*bounds) for bounds in self._fine],
+            [slice(*bounds) for bounds in self._coarse],
+        )
         self._shown: list[Row] = []
+        self._least_kv = 0
 
     @property
     def is_aligned(self) -> bool:
@@ -142,14 +148,14 @@ class Board:
         if self._stale:
             self._refresh()
         slices, need = self._slices, min(KV_CAP_TOKENS, query.kv_tokens)
-        costs = [
-            f * share + p * prompt + s * new if kv >= need else INFINITE
-            for f, p, s, kv in self._shown
-        ]
         if excluded:  # after the rows are as new as the loads
             costs = self._without(excluded, need, share, prompt, new)
-            slices = _Slices(list(range(len(self.rows))), self._fine, self._coarse)
-        lows = [costs[i] if j - i == 1 else min(costs[i:j]) for i, j in slices.coarse]
+            slices = self._all_slices
+        elif need <= self._least_kv:
+            costs = [f * share + p * prompt + s * new for f, p, s, _ in self._shown]
+        else:
+            costs = _costs(self._shown, need, share, prompt, new)
+        lows = list(map(min, map(costs.__getitem__, slices.coarse)))
         found = cheapest(self._coarse_graph, lows, carried=carried, back_share=new)
         if found is None:
             return None
@@ -158,7 +164,7 @@ class Board:
         excess = self._excess(path) if self._is_mixed else 0.0
         if excess > 0.0:
             bound = total + excess * carried
-            lows = [min(costs[i:j]) if j > i else INFINITE for i, j in slices.fine]
+            lows = [min(costs[own], default=INFINITE) for own in slices.fine]
             better = cheapest(self._finer(), lows, carried=carried, back_share=new, limit=bound)
             total = bound
             if better is not None:
@@ -221,22 +227,20 @@ class Board:
             self._fronts[g] = front(self.rows, range(i, j))
         self._stale.clear()
         order: list[int] = []
-        fine: list[tuple[int, int]] = []
+        fine: list[slice] = []
         for kept in self._fronts:
-            fine.append((len(order), len(order) + len(kept)))
+            fine.append(slice(len(order), len(order) + len(kept)))
             order += kept
-        coarse = [(fine[i][0], fine[j - 1][1]) for i, j in self._fine_of_coarse]
+        coarse = [slice(fine[i].start, fine[j - 1].stop) for i, j in self._fine_of_coarse]
         self._slices = _Slices(order, fine, coarse)
         self._shown = [self.rows[i] for i in order]
+        self._least_kv = min([free for _, _, _, free in self._shown], default=0)
 
     def _without(
         self, excluded: Collection[NodeId], need: int, share: float, prompt: float, new: float
     ) -> list[float]:
         """Costs of all rows: one that was beaten may be the best left."""
-        costs = [
-            f * share + p * prompt + s * new if kv >= need else INFINITE
-            for f, p, s, kv in self.rows
-        ]
+        costs = _costs(self.rows, need, share, prompt, new)
         for node_id in excluded:
             index = self._index.get(node_id)
             if index is not None:
@@ -280,46 +284,20 @@ class Board:
 
     def _graph(self, bounds: Sequence[tuple[int, int]], *, is_fine: bool) -> Graph:
         firsts = [i for i, _ in bounds]
-        spans = [self._candidates[i].span for i in firsts]
-        by_start: dict[int, list[int]] = {}
-        for g, span in enumerate(spans):
-            by_start.setdefault(span.start, []).append(g)
         half: dict[tuple[int, int], float] = {}
 
-        def hop_ms(a: int, b: int) -> float:
-            pair = (self._regions[a][0], self._regions[b][0])
+        def hop_ms(g: int, h: int) -> float:
+            pair = (self._regions[firsts[g]][0], self._regions[firsts[h]][0])
             # Two nodes of one region: any two of them show its round trip.
             if pair not in half:
                 half[pair] = self.region_half_ms(*pair)
             return half[pair]
 
-        nexts: list[tuple[tuple[int, float], ...]] = []
-        extras: list[tuple[float, ...]] = []
-        hop_min = [INFINITE] * (self._num_layers + 1)
-        for g, span in enumerate(spans):
-            after = by_start.get(span.end, ())
-            arcs = tuple((h, hop_ms(firsts[g], firsts[h])) for h in after)
-            for _, hop in arcs:
-                hop_min[span.end] = min(hop_min[span.end], hop)
-            nexts.append(arcs)
-            extras.append(tuple(self._excess((firsts[g], firsts[h])) for h in after))
-        starting = by_start.get(0, [])
-        backs = tuple(
-            {h: hop_ms(firsts[g], firsts[h]) for h in starting}
-            if span.end == self._num_layers
-            else {}
-            for g, span in enumerate(spans)
-        )
-        return Graph(
-            starts=tuple(span.start for span in spans),
-            ends=tuple(span.end for span in spans),
-            nexts=tuple(nexts),
-            extras=tuple(extras) if is_fine else None,
-            backs=backs,
-            back_min_ms=min((ms for back in backs for ms in back.values()), default=0.0),
-            hop_min_ms=tuple(hop_min),
-            num_layers=self._num_layers,
-        )
+        def extra_ms(g: int, h: int) -> float:
+            return self.excess_ms(firsts[g], firsts[h])
+
+        spans = [self._candidates[i].span for i in firsts]
+        return graph_of(spans, self._num_layers, hop_ms, extra_ms if is_fine else None)
 
     def region_half_ms(self, a: int, b: int) -> float:
         """Half the round trip between two regions, without last miles."""
@@ -331,8 +309,7 @@ class Board:
         return self._half_rtt_ms(self._shown_by_region[a], self._shown_by_region[b])
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A path as places on the board, and what it takes from first to last token."""
 
     path: tuple[int, ...]
@@ -363,11 +340,15 @@ def _parents(
     return found
 
 
+def _costs(rows: Sequence[Row], need: int, share: float, prompt: float, new: float) -> list[float]:
+    return [f * share + p * prompt + s * new if kv >= need else INFINITE for f, p, s, kv in rows]
+
+
 def _members(
     groups: Sequence[int],
-    bounds: Sequence[tuple[int, int]],
+    bounds: Sequence[slice],
     costs: Sequence[float],
     lows: Sequence[float],
     order: Sequence[int],
 ) -> tuple[int, ...]:
-    return tuple([order[costs.index(lows[g], *bounds[g])] for g in groups])
+    return tuple([order[costs.index(lows[g], bounds[g].start)] for g in groups])

@@ -4,29 +4,84 @@ Costs are per token and hop of the ring: a request's milliseconds divided by its
 so that hops need no scaling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add
+from typing import Final, NamedTuple
+
+from plait.types import LayerSpan
 
 INFINITE = float("inf")
+ROUNDING: Final = 1e-12
+"""Of a total: sums in another order may differ by so much."""
+
+
+class Arcs(NamedTuple):
+    """Groups that may follow, side by side, and half a round trip to each in ms."""
+
+    to: slice
+    hops: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """Groups in ascending order of the boundary they start at.
 
-    `nexts[g]` are (group, half a round trip in ms) of every group that starts where g ends,
-    `extras[g]` the extra ms per token carried there, where links differ; `backs[g][h]` is half the
-    round trip from last g to first h. `hop_min_ms[c]` is the least hop into boundary c.
+    `nexts[g]` lead to every group that starts where g ends, `extras[g]` is the extra ms per token
+    carried there, where links differ; `backs[g][h]` half the round trip from last g to first h,
+    `shortest[g]` the least of them.
     """
 
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    nexts: tuple[tuple[tuple[int, float], ...], ...]
+    nexts: tuple[Arcs, ...]
     extras: tuple[tuple[float, ...], ...] | None
     backs: tuple[dict[int, float], ...]
-    back_min_ms: float
-    hop_min_ms: tuple[float, ...]
-    num_layers: int
+    shortest: tuple[float, ...]
+    firsts: tuple[int, ...]
+    lasts: tuple[int, ...]
+    between: tuple[int, ...]
+    """All others that lead on, the last one first."""
+    dead: tuple[int, ...]
+    """Those that lead nowhere."""
+
+
+def graph_of(
+    spans: Sequence[LayerSpan],
+    num_layers: int,
+    hop_ms: Callable[[int, int], float],
+    extra_ms: Callable[[int, int], float] | None,
+) -> Graph:
+    """Of groups with these spans, in ascending order. `hop_ms` is half a round trip between two of
+    them, `extra_ms` what a token carried there costs beyond the uplink."""
+    by_start: dict[int, list[int]] = {}
+    for g, span in enumerate(spans):
+        by_start.setdefault(span.start, []).append(g)
+    groups = range(len(spans))
+    after = [by_start.get(span.end, []) for span in spans]
+    starting = by_start.get(0, [])
+    lasts = [g for g in groups if spans[g].end == num_layers]
+    backs: list[dict[int, float]] = [{} for _ in groups]
+    for g in lasts:
+        # A chain of one stage has no way back.
+        backs[g] = {h: hop_ms(g, h) if h != g else 0.0 for h in starting}
+    extras = None
+    if extra_ms is not None:
+        extras = tuple(tuple([extra_ms(g, h) for h in after[g]]) for g in groups)
+    return Graph(
+        nexts=tuple(
+            Arcs(
+                slice(after[g][0], after[g][-1] + 1) if after[g] else slice(0),
+                tuple([hop_ms(g, h) for h in after[g]]),
+            )
+            for g in groups
+        ),
+        extras=extras,
+        backs=tuple(backs),
+        shortest=tuple(min(back.values(), default=0.0) for back in backs),
+        firsts=tuple(starting),
+        lasts=tuple(lasts),
+        between=tuple(g for g in reversed(groups) if after[g] and spans[g].start > 0),
+        dead=tuple(g for g in groups if not after[g] and spans[g].end != num_layers),
+    )
 
 
 def cheapest(
@@ -40,74 +95,100 @@ def cheapest(
     """The least total below `limit` and its groups, or None.
 
     `lows[g]` is the cheapest node of g, infinite where none may be used; `carried` scales the
-    extra per token, `back_share` the way back (paid once less often than a hop). One search per
-    first group, because the way back depends on it; each is cut by what must still follow.
+    extra per token, `back_share` the way back (paid once less often than a hop). Summed up from
+    the end, with the shortest way back of each last group: the chain that follows from it is the
+    best one unless its way back is a longer one; then others from its first group are looked at.
     """
-    ends, nexts, num_layers = graph.ends, graph.nexts, graph.num_layers
+    nexts = graph.nexts
     if graph.extras is not None:
         nexts = _with_extras(graph, graph.extras, carried)
-    follow = _follow(graph, lows, back_share)
-    size = len(lows)
-    firsts = [
-        (lows[g] + follow[ends[g]], g)
-        for g in range(size)
-        if graph.starts[g] == 0 and lows[g] < INFINITE
-    ]
-    firsts.sort()
+    rest = list(lows)
+    for g in graph.lasts:
+        rest[g] += back_share * graph.shortest[g]
+    for g in graph.dead:
+        rest[g] = INFINITE
+    for g in graph.between:
+        to, hops = nexts[g]
+        rest[g] += min(map(add, hops, rest[to]))
+    leasts = []
+    for g in graph.firsts:
+        to, hops = nexts[g]
+        least = lows[g] + min(map(add, hops, rest[to])) if hops else rest[g]
+        leasts.append((least, g))
+    leasts.sort()
     best, path = limit, None
-    infinite, nobody = [INFINITE] * size, [-1] * size
-    for least, first in firsts:
+    for least, first in leasts:
         if least >= best:
             break
-        labels, before = infinite[:], nobody[:]
-        labels[first] = lows[first]
-        for g in range(first, size):
-            label = labels[g]
-            end = ends[g]
-            if label + follow[end] >= best:
-                continue
-            if end == num_layers:
-                total = label if g == first else label + back_share * graph.backs[g][first]
-                if total < best:
-                    best, path = total, _walk(before, g)
-                continue
-            for h, hop in nexts[g]:
-                there = label + hop + lows[h]
-                if there < labels[h]:
-                    labels[h] = there
-                    before[h] = g
+        groups = _straight(nexts, rest, first)
+        last = groups[-1]
+        total = least + back_share * (graph.backs[last][first] - graph.shortest[last])
+        if total < best:
+            best, path = total, groups
+        if total - least > ROUNDING * total:
+            better = _around(graph, nexts, lows, rest, (first, back_share, best))
+            if better is not None:
+                best, path = better
+    return (best, path) if path is not None else None
+
+
+def _straight(nexts: Sequence[Arcs], rest: Sequence[float], first: int) -> tuple[int, ...]:
+    """The groups that the least costs lead through."""
+    groups = [first]
+    to, hops = nexts[first]
+    while hops:
+        leasts = list(map(add, hops, rest[to]))
+        at = to.start + leasts.index(min(leasts))
+        groups.append(at)
+        to, hops = nexts[at]
+    return tuple(groups)
+
+
+def _around(
+    graph: Graph,
+    nexts: Sequence[Arcs],
+    lows: Sequence[float],
+    rest: Sequence[float],
+    asked: tuple[int, float, float],
+) -> tuple[float, tuple[int, ...]] | None:
+    """The best of all chains that begin with one group and stay below a limit."""
+    first, back_share, best = asked
+    path = None
+    labels, before = [INFINITE] * len(lows), [-1] * len(lows)
+    labels[first] = lows[first]
+    for g in range(first, len(lows)):
+        label = labels[g]
+        if label == INFINITE:
+            continue
+        to, hops = nexts[g]
+        if not hops:
+            back = graph.backs[g]
+            total = label + back_share * back[first] if back else INFINITE
+            if total < best:
+                best, path = total, _walk(before, g)
+            continue
+        for h, hop in enumerate(hops, to.start):
+            there = label + hop
+            if there + rest[h] < best and there + lows[h] < labels[h]:
+                labels[h] = there + lows[h]
+                before[h] = g
     return (best, path) if path is not None else None
 
 
 def _with_extras(
     graph: Graph, extras: tuple[tuple[float, ...], ...], carried: float
-) -> tuple[tuple[tuple[int, float], ...], ...]:
+) -> tuple[Arcs, ...]:
     return tuple(
         [
-            tuple([(h, hop + extra * carried) for (h, hop), extra in zip(arcs, more, strict=True)])
+            Arcs(
+                arcs.to,
+                tuple([hop + extra * carried for hop, extra in zip(arcs.hops, more, strict=True)]),
+            )
             if any(more)
             else arcs
             for arcs, more in zip(graph.nexts, extras, strict=True)
         ]
     )
-
-
-def _follow(graph: Graph, lows: Sequence[float], back_share: float) -> list[float]:
-    """By boundary: no chain goes on from there for less."""
-    follow = [INFINITE] * (graph.num_layers + 1)
-    # A chain of one stage has no way back.
-    follow[graph.num_layers] = 0.0
-    back, hop_min = back_share * graph.back_min_ms, graph.hop_min_ms
-    starts, ends, num_layers = graph.starts, graph.ends, graph.num_layers
-    for g in range(len(lows) - 1, -1, -1):
-        start = starts[g]
-        if start == 0:
-            break
-        end = ends[g]
-        least = lows[g] + hop_min[start] + (back if end == num_layers else follow[end])
-        if least < follow[start]:
-            follow[start] = least
-    return follow
 
 
 def _walk(before: list[int], last: int) -> tuple[int, ...]:
