@@ -106,8 +106,7 @@ class Calibration:
         chunks = now.prefill_steps - before.prefill_steps
         layer_tokens = now.prefill_layer_tokens - before.prefill_layer_tokens
         if chunks > 0 and layer_tokens > 0:
-            predicted_ms = chunks * cost.overhead_ms
-            predicted_ms += layer_tokens * cost.prefill_layer_ms_per_token
+            predicted_ms = cost.prompts_ms(chunks, chunks * len(span), layer_tokens)
             predicted_ms += cost.head_ms if is_last else 0.0
             learnt |= self.prefill.add(predicted_ms, now.prefill_ms - before.prefill_ms)
         return learnt

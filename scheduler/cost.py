@@ -34,7 +34,8 @@ RTT_MS_MAX: Final = 10_000.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """Linear times of one model on one node. A step of a batch of b over k layers takes
-    `overhead + k * (layer + (b - 1) * layer_per_extra)`, and the head on the last stage."""
+    `overhead + k * (layer + (b - 1) * layer_per_extra)`, and the head on the last stage. Further
+    tokens of a prompt add `prefill_layer_ms_per_token` each, in the place of the extra."""
 
     overhead_ms: float
     layer_ms: float
@@ -57,8 +58,15 @@ class StageCost:
     def prefill_ms(self, num_layers: int, tokens: int, *, is_last: bool = False) -> float:
         """A prompt of `tokens`, in chunks."""
         chunks = max(1, math.ceil(tokens / PREFILL_CHUNK_TOKENS))
-        total = chunks * self.overhead_ms + num_layers * tokens * self.prefill_layer_ms_per_token
+        total = self.prompts_ms(chunks, chunks * num_layers, num_layers * tokens)
         return total + self.head_ms if is_last else total
+
+    def prompts_ms(self, num_steps: int, num_layers: int, layer_tokens: int) -> float:
+        """Steps of one prompt each, over `num_layers` in all and so many tokens in each of these;
+        without the head."""
+        further = max(0, layer_tokens - num_layers)
+        total = num_steps * self.overhead_ms + num_layers * self.layer_ms
+        return total + further * self.prefill_layer_ms_per_token
 
 
 def stage_cost(profile: NodeProfile, spec: ModelSpec) -> StageCost:
@@ -109,7 +117,8 @@ def _roofline(profile: NodeProfile, spec: ModelSpec) -> StageCost:
     layer_ms = max(MS_MIN, 1e3 * curve.layer_s(1))
     full_ms = max(layer_ms, 1e3 * curve.layer_s(BATCH_MAX))
     chunk_s = all_reduce_s(profile.group, PREFILL_CHUNK_TOKENS * row_bytes)
-    prefill_ms = 1e3 * (curve.compute_s + 2 * chunk_s / PREFILL_CHUNK_TOKENS)
+    full_chunk_ms = 1e3 * (PREFILL_CHUNK_TOKENS * curve.compute_s + 2 * chunk_s)
+    prefill_ms = (full_chunk_ms - layer_ms) / (PREFILL_CHUNK_TOKENS - 1)
     return StageCost(
         overhead_ms=1e3 * curve.overhead_s,
         layer_ms=layer_ms,

@@ -6,7 +6,7 @@ model: where a layer or a head is larger than the share, a smaller one is timed 
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -29,6 +29,7 @@ from node.ports import DeviceReport, SequenceOpen, StageWork
 from plait.models.tensors import tensor_shape
 from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, RequestId
 
+Step = Callable[[], object]
 _BANDWIDTH_BYTES = 256 << 20
 """Read once per measurement: more than any cache holds."""
 
@@ -44,8 +45,12 @@ _HEAD_PARAMS_MAX = 32_000_000
 _CONTEXT_TOKENS = 128
 """Tokens in the cache while a decode step is measured."""
 
-_PREFILL_TOKENS = 64
+_PREFILL_TOKENS = {"cpu": 64, "cuda": 512}
+"""Of the chunk that is timed: on a GPU one of 64 takes no longer than a single row."""
+
 _EXTRA_SEQUENCES = 3
+_ROUNDS_MIN = 3
+_ROUNDS_BUDGET_S = 0.8
 
 
 def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
@@ -70,21 +75,27 @@ def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
 
 
 def measure_layer(device: Device, spec: ModelSpec) -> LayerTiming:
-    """Time decode steps of 1 and 4 sequences, a prefill chunk of 64 tokens, the head and the
-    embedding, on random weights of this model's shape. Milliseconds."""
+    """Time decode steps of 1 and 4 sequences, a prefill chunk, the head and the embedding, on
+    random weights of this model's shape. Milliseconds.
+
+    Steps take turns, and what a further row costs is the median of differences within a round: who
+    else keeps the machine busy weighs on both sides of each.
+    """
     narrow, scale = _narrowed(spec)
     num_layers = max(1, min(_LAYERS_MAX, _CYCLE_PARAMS // narrow.layer_params))
-    overhead_ms = _Bench(device, _tiny(spec), 1).decode_ms(1)
-    bench = _Bench(device, narrow, num_layers)
+    bare, bench = _Bench(device, _tiny(spec), 1), _Bench(device, narrow, num_layers)
+    steps = (bare.decode(1), bench.decode(1), bench.decode(1 + _EXTRA_SEQUENCES), bench.prefill())
+    rounds = _rounds_ms(device, steps)
+    overhead_ms = statistics.median(bare_ms for bare_ms, *_ in rounds)
+    decode_ms = statistics.median(one_ms - bare_ms for bare_ms, one_ms, *_ in rounds)
+    extra_ms = statistics.median(four_ms - one_ms for _, one_ms, four_ms, _ in rounds)
+    prompt_ms = statistics.median(chunk_ms - one_ms for _, one_ms, _, chunk_ms in rounds)
     per_layer = scale / num_layers
-    decode_ms = max(bench.decode_ms(1) - overhead_ms, 1e-4) * per_layer
-    four_ms = max(bench.decode_ms(1 + _EXTRA_SEQUENCES) - overhead_ms, 1e-4) * per_layer
-    prefill_ms = max(bench.prefill_ms() - overhead_ms, 1e-4) * per_layer
     return LayerTiming(
         model_id=spec.model_id,
-        decode_layer_ms=decode_ms,
-        decode_layer_ms_per_extra=max(four_ms - decode_ms, 0.0) / _EXTRA_SEQUENCES,
-        prefill_layer_ms_per_token=prefill_ms / _PREFILL_TOKENS,
+        decode_layer_ms=max(decode_ms, 1e-4) * per_layer,
+        decode_layer_ms_per_extra=max(extra_ms, 0.0) * per_layer / _EXTRA_SEQUENCES,
+        prefill_layer_ms_per_token=max(prompt_ms, 1e-4) * per_layer / (bench.prefill_tokens - 1),
         head_ms=_head_ms(device, spec),
         embed_ms=_embed_ms(device, spec),
         step_overhead_ms=overhead_ms,
@@ -99,7 +110,8 @@ class _Bench:
         # One layer more than is held: neither the first nor the last stage.
         self._spec = replace(spec, num_layers=num_layers + 2)
         self._span = LayerSpan(1, 1 + num_layers)
-        positions = max(_CONTEXT_TOKENS + 1, _PREFILL_TOKENS)
+        self.prefill_tokens = _PREFILL_TOKENS[device.kind]
+        positions = max(_CONTEXT_TOKENS + 1, self.prefill_tokens)
         pool = KvPool(
             num_layers=num_layers,
             num_kv_heads=spec.num_kv_heads,
@@ -107,7 +119,7 @@ class _Bench:
             num_slots=positions * (1 + _EXTRA_SEQUENCES),
             device=device,
         )
-        pool.cells.zero_()
+        pool.clear()
         self._positions = positions
         self._runner = Runner(
             HeldStage(
@@ -125,17 +137,15 @@ class _Bench:
             device,
         )
 
-    def decode_ms(self, num_sequences: int) -> float:
+    def decode(self, num_sequences: int) -> Step:
         """One step of `num_sequences` sequences that are `_CONTEXT_TOKENS` long."""
         items = [self._item(index, _CONTEXT_TOKENS, 1) for index in range(num_sequences)]
-        return self._step_ms(items)
+        return lambda: self._runner.run(items)
 
-    def prefill_ms(self) -> float:
+    def prefill(self) -> Step:
         """One step of one prompt's first chunk."""
-        return self._step_ms([self._item(0, 0, _PREFILL_TOKENS)])
-
-    def _step_ms(self, items: list[StepItem]) -> float:
-        return 1e3 * _median_s(self._device, lambda: self._runner.run(items), budget_s=0.2)
+        items = [self._item(0, 0, self.prefill_tokens)]
+        return lambda: self._runner.run(items)
 
     def _item(self, index: int, position: int, num_tokens: int) -> StepItem:
         request_id = RequestId(f"measure-{index}")
@@ -229,15 +239,28 @@ def _embed_ms(device: Device, spec: ModelSpec) -> float:
     return 1e3 * _median_s(device, lambda: table[ids], budget_s=0.02)
 
 
-@torch.inference_mode()
-def _median_s(device: Device, step: Callable[[], object], *, budget_s: float) -> float:
+def _rounds_ms(device: Device, steps: Iterable[Step]) -> list[tuple[float, ...]]:
+    """What each of `steps` took, round by round, after one that nobody counts."""
+    rounds: list[tuple[float, ...]] = []
+    for step in steps:
+        _timed_s(device, step)
+    while len(rounds) < _ROUNDS_MIN or sum(map(sum, rounds)) < 1e3 * _ROUNDS_BUDGET_S:
+        rounds.append(tuple(1e3 * _timed_s(device, step) for step in steps))
+    return rounds
+
+
+def _median_s(device: Device, step: Step, *, budget_s: float) -> float:
     """Median seconds of `step`, run at least twice after one warm-up, for about `budget_s`."""
-    step()
-    device.synchronize()
+    _timed_s(device, step)
     times: list[float] = []
     while len(times) < 2 or sum(times) < budget_s:
-        started = time.perf_counter()
-        step()
-        device.synchronize()
-        times.append(max(time.perf_counter() - started, 1e-9))
+        times.append(_timed_s(device, step))
     return statistics.median(times)
+
+
+@torch.inference_mode()
+def _timed_s(device: Device, step: Step) -> float:
+    started = time.perf_counter()
+    step()
+    device.synchronize()
+    return max(time.perf_counter() - started, 1e-9)

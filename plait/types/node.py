@@ -9,7 +9,8 @@ from plait.types.span import LayerSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTiming:
-    """Measured times of one decoder layer of a model on a node, in milliseconds."""
+    """Measured times of one decoder layer of a model on a node, in milliseconds. One token takes
+    `decode_layer_ms`; further tokens of its prompt add `prefill_layer_ms_per_token` each."""
 
     model_id: ModelId
     decode_layer_ms: float

@@ -15,11 +15,11 @@ GATEWAY_MILE_S: Final = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """`prefill_s[i]` is a layer's time per prompt token on machine i where it was measured, 0
-    where the curve's compute tells it. A machine's `kv_sequence_bytes` are for `sequence_tokens`.
-    `coordinator_rtt_s[i]` is machine i's round trip to the gateway. `frame_s` is what a frame takes
-    beside its bytes and the round trip: packing, waking, unpacking. `gateway_s` is the gateway's
-    own work for a request before its prompt is on the way."""
+    """`prefill_s[i]` is what a further prompt token adds to a layer on machine i where it was
+    measured, 0 where the curve's compute tells it. A machine's `kv_sequence_bytes` are for
+    `sequence_tokens`. `coordinator_rtt_s[i]` is machine i's round trip to the gateway. `frame_s` is
+    what a frame takes beside its bytes and the round trip: packing, waking, unpacking. `gateway_s`
+    is the gateway's own work for a request before its prompt is on the way."""
 
     ground: Ground
     prefill_s: tuple[float, ...]
@@ -45,10 +45,12 @@ class Pool:
     ) -> float:
         """One step of decodes and prompt chunks together; `num_heads` rows are sampled."""
         curve, prefill_s = self.ground.machines[machine].curve, self.prefill_s[machine]
-        layer = prefill_s * prompt_tokens
-        if num_decodes or prefill_s == 0.0:
-            rows = num_decodes + (0 if prefill_s > 0.0 else prompt_tokens)
-            layer += max(curve.compute_s * rows, curve.read_s + curve.kv_s * num_decodes)
+        if prefill_s > 0.0:
+            first = 1 if num_decodes == 0 else 0  # a step reads the weights with its first row
+            layer = curve.layer_s(num_decodes + first) + prefill_s * (prompt_tokens - first)
+        else:
+            rows = num_decodes + prompt_tokens
+            layer = max(curve.compute_s * rows, curve.read_s + curve.kv_s * num_decodes)
             layer += curve.sync_rows_s(rows)
         total = curve.overhead_s + num_layers * layer
         if num_heads:

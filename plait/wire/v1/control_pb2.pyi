@@ -627,7 +627,7 @@ class LayerTiming(_message.Message):
     decode_layer_ms_per_extra: _builtins.float
     """added by each further sequence of a batch"""
     prefill_layer_ms_per_token: _builtins.float
-    """inside a long chunk"""
+    """added by each further token of a prompt"""
     head_ms: _builtins.float
     """final norm, LM head and sampling for one token"""
     embed_ms: _builtins.float
