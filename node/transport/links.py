@@ -97,6 +97,10 @@ class LinkTable:
         way = self._ways.get(neighbour_id)
         return way is not None and way.outbox.put(message)
 
+    def is_busy(self) -> bool:
+        """Whether frames wait to be sent to a neighbour."""
+        return any(way.outbox for way in self._ways.values())
+
     def stats(self) -> tuple[LinkStats, ...]:
         return tuple(
             LinkStats(

@@ -60,6 +60,13 @@ class Pace:
             return wait_s
         return 0.0 if self._turns[0] is stream else 0.001
 
+    def spare_wait_s(self) -> float:
+        """Until bytes may go that nobody waits for with a request: behind tokens and prompts."""
+        if self._all is None:
+            return 0.0
+        wait_s = max(self._all.wait_s(), self.quick_wait_s())
+        return max(wait_s, 0.01) if self._turns else wait_s
+
     def leave(self, stream: object) -> None:
         """`stream` has no rows that may go: the next one's turn."""
         if stream in self._turns:

@@ -36,7 +36,8 @@ class RangeParts:
         """Write a chunk that fits. Raises WeightsError(reason="disk_full")."""
         with storing(self._path.parent, self._range.size):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("r+b" if self._path.exists() else "w+b") as out:
+            self._path.touch()
+            with self._path.open("r+b") as out:  # other threads write beside this
                 out.seek(self._range.chunk(chunk).start - self._range.start)
                 out.write(content)
         self.here.add(chunk)

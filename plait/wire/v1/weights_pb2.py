@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from plait.wire.v1 import control_pb2 as plait_dot_wire_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bplait/wire/v1/weights.proto\x12\rplait.wire.v1\x1a\x1bplait/wire/v1/control.proto\"!\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"u\n\x10\x44\x65scribeResponse\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.plait.wire.v1.WeightFile\x12\'\n\x05small\x18\x03 \x03(\x0b\x32\x18.plait.wire.v1.SmallFile\"B\n\nWeightFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x12\n\ncontent_id\x18\x03 \x01(\t\"*\n\tSmallFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"(\n\tFileRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xa3\x01\n\rLocateRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12(\n\x06wanted\x18\x02 \x03(\x0b\x32\x18.plait.wire.v1.FileRange\x12\r\n\x05\x61void\x18\x03 \x03(\t\x12\x11\n\tcan_fetch\x18\x04 \x01(\x08\x12\x0e\n\x06serves\x18\x05 \x01(\x08\x12\x11\n\tis_urgent\x18\x06 \x01(\x08\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\"\x97\x01\n\x0eLocateResponse\x12%\n\x05\x66ound\x18\x01 \x03(\x0b\x32\x16.plait.wire.v1.Located\x12\x30\n\x07holders\x18\x02 \x03(\x0b\x32\x1f.plait.wire.v1.NeighbourAddress\x12\x15\n\rwaiting_bytes\x18\x03 \x01(\x04\x12\x15\n\rmissing_bytes\x18\x04 \x01(\x04\"j\n\x07Located\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x14\n\x0c\x63hunk_sha256\x18\x02 \x03(\x0c\x12\x0f\n\x07holders\x18\x03 \x03(\r\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\x0c\"\xda\x01\n\rReportRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12\x0f\n\x07is_anew\x18\x02 \x01(\x08\x12\x0e\n\x06serves\x18\x03 \x01(\x08\x12\x10\n\x08is_whole\x18\x04 \x01(\x08\x12&\n\x04held\x18\x05 \x03(\x0b\x32\x18.plait.wire.v1.HeldRange\x12*\n\x08released\x18\x06 \x03(\x0b\x32\x18.plait.wire.v1.FileRange\x12.\n\x08rejected\x18\x07 \x03(\x0b\x32\x1c.plait.wire.v1.RejectedRange\"J\n\tHeldRange\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x14\n\x0c\x63hunk_sha256\x18\x02 \x03(\x0c\"I\n\rRejectedRange\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"!\n\x0eReportResponse\x12\x0f\n\x07refused\x18\x01 \x01(\r\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12\'\n\x05range\x18\x02 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\" \n\rFetchResponse\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x32\xeb\x01\n\x0eWeightsService\x12K\n\x08\x44\x65scribe\x12\x1e.plait.wire.v1.DescribeRequest\x1a\x1f.plait.wire.v1.DescribeResponse\x12\x45\n\x06Locate\x12\x1c.plait.wire.v1.LocateRequest\x1a\x1d.plait.wire.v1.LocateResponse\x12\x45\n\x06Report\x12\x1c.plait.wire.v1.ReportRequest\x1a\x1d.plait.wire.v1.ReportResponse2Z\n\x12NodeWeightsService\x12\x44\n\x05\x46\x65tch\x12\x1b.plait.wire.v1.FetchRequest\x1a\x1c.plait.wire.v1.FetchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bplait/wire/v1/weights.proto\x12\rplait.wire.v1\x1a\x1bplait/wire/v1/control.proto\"!\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"u\n\x10\x44\x65scribeResponse\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.plait.wire.v1.WeightFile\x12\'\n\x05small\x18\x03 \x03(\x0b\x32\x18.plait.wire.v1.SmallFile\"B\n\nWeightFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x12\n\ncontent_id\x18\x03 \x01(\t\"*\n\tSmallFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"(\n\tFileRange\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xb8\x01\n\rLocateRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12(\n\x06wanted\x18\x02 \x03(\x0b\x32\x18.plait.wire.v1.FileRange\x12\r\n\x05\x61void\x18\x03 \x03(\t\x12\x11\n\tcan_fetch\x18\x04 \x01(\x08\x12\x0e\n\x06serves\x18\x05 \x01(\x08\x12\x11\n\tis_urgent\x18\x06 \x01(\x08\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x13\n\x0bis_fetching\x18\x08 \x01(\x08\"\x97\x01\n\x0eLocateResponse\x12%\n\x05\x66ound\x18\x01 \x03(\x0b\x32\x16.plait.wire.v1.Located\x12\x30\n\x07holders\x18\x02 \x03(\x0b\x32\x1f.plait.wire.v1.NeighbourAddress\x12\x15\n\rwaiting_bytes\x18\x03 \x01(\x04\x12\x15\n\rmissing_bytes\x18\x04 \x01(\x04\"j\n\x07Located\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x14\n\x0c\x63hunk_sha256\x18\x02 \x03(\x0c\x12\x0f\n\x07holders\x18\x03 \x03(\r\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\x0c\"\xda\x01\n\rReportRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12\x0f\n\x07is_anew\x18\x02 \x01(\x08\x12\x0e\n\x06serves\x18\x03 \x01(\x08\x12\x10\n\x08is_whole\x18\x04 \x01(\x08\x12&\n\x04held\x18\x05 \x03(\x0b\x32\x18.plait.wire.v1.HeldRange\x12*\n\x08released\x18\x06 \x03(\x0b\x32\x18.plait.wire.v1.FileRange\x12.\n\x08rejected\x18\x07 \x03(\x0b\x32\x1c.plait.wire.v1.RejectedRange\"J\n\tHeldRange\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x14\n\x0c\x63hunk_sha256\x18\x02 \x03(\x0c\"I\n\rRejectedRange\x12\'\n\x05range\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"!\n\x0eReportResponse\x12\x0f\n\x07refused\x18\x01 \x01(\r\"Z\n\x0c\x46\x65tchRequest\x12\x12\n\ncontent_id\x18\x01 \x01(\t\x12\'\n\x05range\x18\x02 \x01(\x0b\x32\x18.plait.wire.v1.FileRange\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\" \n\rFetchResponse\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x32\xeb\x01\n\x0eWeightsService\x12K\n\x08\x44\x65scribe\x12\x1e.plait.wire.v1.DescribeRequest\x1a\x1f.plait.wire.v1.DescribeResponse\x12\x45\n\x06Locate\x12\x1c.plait.wire.v1.LocateRequest\x1a\x1d.plait.wire.v1.LocateResponse\x12\x45\n\x06Report\x12\x1c.plait.wire.v1.ReportRequest\x1a\x1d.plait.wire.v1.ReportResponse2Z\n\x12NodeWeightsService\x12\x44\n\x05\x46\x65tch\x12\x1b.plait.wire.v1.FetchRequest\x1a\x1c.plait.wire.v1.FetchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,25 +43,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FILERANGE']._serialized_start=341
   _globals['_FILERANGE']._serialized_end=381
   _globals['_LOCATEREQUEST']._serialized_start=384
-  _globals['_LOCATEREQUEST']._serialized_end=547
-  _globals['_LOCATERESPONSE']._serialized_start=550
-  _globals['_LOCATERESPONSE']._serialized_end=701
-  _globals['_LOCATED']._serialized_start=703
-  _globals['_LOCATED']._serialized_end=809
-  _globals['_REPORTREQUEST']._serialized_start=812
-  _globals['_REPORTREQUEST']._serialized_end=1030
-  _globals['_HELDRANGE']._serialized_start=1032
-  _globals['_HELDRANGE']._serialized_end=1106
-  _globals['_REJECTEDRANGE']._serialized_start=1108
-  _globals['_REJECTEDRANGE']._serialized_end=1181
-  _globals['_REPORTRESPONSE']._serialized_start=1183
-  _globals['_REPORTRESPONSE']._serialized_end=1216
-  _globals['_FETCHREQUEST']._serialized_start=1218
-  _globals['_FETCHREQUEST']._serialized_end=1308
-  _globals['_FETCHRESPONSE']._serialized_start=1310
-  _globals['_FETCHRESPONSE']._serialized_end=1342
-  _globals['_WEIGHTSSERVICE']._serialized_start=1345
-  _globals['_WEIGHTSSERVICE']._serialized_end=1580
-  _globals['_NODEWEIGHTSSERVICE']._serialized_start=1582
-  _globals['_NODEWEIGHTSSERVICE']._serialized_end=1672
+  _globals['_LOCATEREQUEST']._serialized_end=568
+  _globals['_LOCATERESPONSE']._serialized_start=571
+  _globals['_LOCATERESPONSE']._serialized_end=722
+  _globals['_LOCATED']._serialized_start=724
+  _globals['_LOCATED']._serialized_end=830
+  _globals['_REPORTREQUEST']._serialized_start=833
+  _globals['_REPORTREQUEST']._serialized_end=1051
+  _globals['_HELDRANGE']._serialized_start=1053
+  _globals['_HELDRANGE']._serialized_end=1127
+  _globals['_REJECTEDRANGE']._serialized_start=1129
+  _globals['_REJECTEDRANGE']._serialized_end=1202
+  _globals['_REPORTRESPONSE']._serialized_start=1204
+  _globals['_REPORTRESPONSE']._serialized_end=1237
+  _globals['_FETCHREQUEST']._serialized_start=1239
+  _globals['_FETCHREQUEST']._serialized_end=1329
+  _globals['_FETCHRESPONSE']._serialized_start=1331
+  _globals['_FETCHRESPONSE']._serialized_end=1363
+  _globals['_WEIGHTSSERVICE']._serialized_start=1366
+  _globals['_WEIGHTSSERVICE']._serialized_end=1601
+  _globals['_NODEWEIGHTSSERVICE']._serialized_start=1603
+  _globals['_NODEWEIGHTSSERVICE']._serialized_end=1693
 # @@protoc_insertion_point(module_scope)

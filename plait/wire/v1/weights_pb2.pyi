@@ -172,6 +172,7 @@ class LocateRequest(_message.Message):
     SERVES_FIELD_NUMBER: _builtins.int
     IS_URGENT_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    IS_FETCHING_FIELD_NUMBER: _builtins.int
     content_id: _builtins.str
     """which file"""
     can_fetch: _builtins.bool
@@ -182,6 +183,8 @@ class LocateRequest(_message.Message):
     """a prompt waits: nobody else's fetch is waited for"""
     wait_ms: _builtins.int
     """how long the answer may take, at most 10 s"""
+    is_fetching: _builtins.bool
+    """the hub is asked already: no range is to be fetched beside that"""
     @_builtins.property
     def wanted(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileRange]:
         """at most 20,000"""
@@ -200,10 +203,11 @@ class LocateRequest(_message.Message):
         serves: _builtins.bool = ...,
         is_urgent: _builtins.bool = ...,
         wait_ms: _builtins.int = ...,
+        is_fetching: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoid", b"avoid", "can_fetch", b"can_fetch", "content_id", b"content_id", "is_urgent", b"is_urgent", "serves", b"serves", "wait_ms", b"wait_ms", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoid", b"avoid", "can_fetch", b"can_fetch", "content_id", b"content_id", "is_fetching", b"is_fetching", "is_urgent", b"is_urgent", "serves", b"serves", "wait_ms", b"wait_ms", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
