@@ -1,6 +1,6 @@
 """The clockwork: arrivals, prompt chunks, decode steps, frames on links, nodes that come and go.
 
-A step takes all decodes that wait (up to the batch's limit) and a bounded number of prompt tokens.
+A step takes all decodes that wait (up to the batch's limit) and a bounded number of prompt rows.
 What leaves a step for the same next node travels as one frame. A frame holds the uplink for its
 bytes; decodes do not wait for prompts there. KV is reserved along the whole chain or not at all.
 """
@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from plait.types import LayerSpan
+from scheduler.simulation.budget import StepBudget
 from scheduler.simulation.churn import Change
 from scheduler.simulation.gateway import Gateway
 from scheduler.simulation.patience import Patience
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.report import Outcome
-from scheduler.simulation.state import Chunk, Hop, Item, Node, Request
+from scheduler.simulation.state import Chunk, Hop, Item, Node, Prompts, Request
 from scheduler.simulation.strategy import Strategy
 from scheduler.simulation.trace import Arrival
 from scheduler.simulation.ways import Ways
 
 CHUNK_TOKENS: Final = 256
+FRAME_TOKENS: Final = 128
+"""Of a prompt in a frame at most; a step may take several."""
 DETECT_S: Final = 4.0
 """Until a node that left is missed: the lease."""
 WAIT_LIMIT_S: Final = 30.0
@@ -44,10 +47,11 @@ class Engine:
         load_bytes_per_s: float | None = None,
         group_max: int = 0,
     ) -> None:
-        """Up to `group_max` requests on a node wait for each other's works, as nodes do."""
+        """Up to `group_max` requests on a node wait for each other's works, as nodes do, and a
+        step beside decodes takes few rows of prompts; without, any step takes `chunk_tokens`."""
         self.pool = pool
         self.now_s = 0.0
-        self.nodes = [Node(patience=Patience(group_max)) for _ in pool.ground.machines]
+        self.nodes = [Node(Patience(group_max)) for _ in pool.ground.machines]
         self._is_patient = group_max > 0
         self._ways = Ways(pool)
         self._gateway = Gateway(pool.gateway_s)
@@ -155,7 +159,7 @@ class Engine:
         # What was generated before a chain broke is read again.
         left = request.arrival.prompt_tokens + request.num_generated
         while left > 0:
-            tokens = min(left, self._chunk_tokens)
+            tokens = min(left, self._chunk_tokens, FRAME_TOKENS)
             left -= tokens
             chunk: Chunk = (request, request.epoch, 0, tokens, left == 0)
             self._at(at_s, _CHUNK, (first, chunk))
@@ -170,7 +174,7 @@ class Engine:
     def _chunk_came(self, at: int, chunk: Chunk) -> None:
         node = self.nodes[at]
         if node.is_up:
-            node.chunks.append(chunk)
+            node.prompts.add(chunk)
             if not node.is_busy:
                 self._start(at, node)
 
@@ -181,13 +185,8 @@ class Engine:
         waiting = [item for item in node.decodes if item[0].epoch == item[1]]
         most = 1 if self._is_patient and node.patience.is_roomy else self._batch_max
         items, node.decodes = waiting[:most], waiting[most:]
-        chunks: list[Chunk] = []
-        tokens = 0
-        while node.chunks and tokens + node.chunks[0][3] <= max(self._chunk_tokens, 1):
-            chunk = node.chunks.popleft()
-            if chunk[0].epoch == chunk[1]:
-                chunks.append(chunk)
-                tokens += chunk[3]
+        chunks = node.prompts.take(self._prompt_rows_max(node, bool(waiting)))
+        tokens = sum(chunk[3] for chunk in chunks)
         if not items and not chunks:
             return
         num_layers = num_heads = 0
@@ -206,6 +205,14 @@ class Engine:
         took_s = self.pool.step_s(at, num_layers, len(items), tokens, num_heads=num_heads)
         self._at(self.now_s + took_s, _STEP, (at, node.epoch, took_s, items, chunks))
 
+    def _prompt_rows_max(self, node: Node, is_decode_ready: bool) -> int:
+        if not self._is_patient:
+            return self._chunk_tokens
+        rows_max = node.budget.prompt_rows_max(
+            is_decoding=bool(node.decoding), is_decode_ready=is_decode_ready
+        )
+        return self._chunk_tokens if rows_max is None else min(rows_max, self._chunk_tokens)
+
     def _waits(self, at: int, node: Node) -> bool:
         """Whether works that are about to come are waited for."""
         ready = node.ready()
@@ -219,7 +226,7 @@ class Engine:
 
     def _woken(self, at: int, epoch: int) -> None:
         node = self.nodes[at]
-        if node.epoch == epoch and not node.is_busy and (node.decodes or node.chunks):
+        if node.epoch == epoch and not node.is_busy and (node.decodes or node.prompts):
             self._start(at, node)
 
     def _step_done(
@@ -230,6 +237,7 @@ class Engine:
             return
         node.is_busy = False
         node.patience.ended(len(items) + len(chunks), took_s, self.now_s)
+        node.budget.record(len(items), sum(chunk[3] for chunk in chunks), took_s)
         onward: dict[int, list[Item]] = {}
         back: dict[int, list[Item]] = {}
         for request, born, stage in items:
@@ -238,6 +246,8 @@ class Engine:
         for request, born, stage, tokens, is_final in chunks:
             if request.epoch != born:
                 continue
+            if is_final:
+                node.decoding.add(request.number)
             if stage + 1 < len(request.route):
                 chunk: Chunk = (request, born, stage + 1, tokens, is_final)
                 to = request.route[stage + 1].node
@@ -250,7 +260,7 @@ class Engine:
             self._at(there_s, _DECODES, (to, group))
         for to, group in back.items():
             self._at(self.now_s + self._ways.half_rtt_s(at, to), _DECODES, (to, group))
-        if node.decodes or node.chunks:
+        if node.decodes or node.prompts:
             self._start(at, node)
 
     def _advance(
@@ -285,6 +295,7 @@ class Engine:
         need, route = request.kv_tokens, request.route
         for hop in route:
             node = self.nodes[hop.node]
+            node.decoding.discard(request.number)
             if node.requests.pop(request.number, None) is not None:
                 node.kv_free += need
                 node.patience.closed(request.number)
@@ -319,8 +330,8 @@ class Engine:
             node.is_up = False
             node.epoch += 1
             node.is_busy = False
-            node.decodes, node.chunks = [], deque()
-            node.patience = Patience(node.patience.group_max)
+            node.decodes, node.prompts = [], Prompts()
+            node.patience, node.budget = Patience(node.patience.group_max), StepBudget()
             self._at(self.now_s + DETECT_S, _MISSED, change.node)
         else:
             node.is_up, node.span = True, None

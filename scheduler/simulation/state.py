@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from plait.types import LayerSpan
+from scheduler.simulation.budget import StepBudget
 from scheduler.simulation.patience import Patience
 from scheduler.simulation.pool import Pool
 from scheduler.simulation.trace import Arrival
@@ -56,11 +57,49 @@ Chunk = tuple[Request, int, int, int, bool]
 """A prompt chunk: request, epoch, stage, tokens, whether it is the last one."""
 
 
+class Prompts:
+    """Rows that wait on a node, by request, in the order in which they came; a step takes one piece
+    of each."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[Chunk]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, chunk: Chunk) -> None:
+        """A chunk came."""
+        self._waiting.setdefault(chunk[0].number, deque()).append(chunk)
+
+    def numbers(self) -> set[int]:
+        """Requests of which rows wait that are still wanted."""
+        return {
+            number
+            for number, chunks in self._waiting.items()
+            if any(chunk[0].epoch == chunk[1] for chunk in chunks)
+        }
+
+    def take(self, rows_max: int) -> list[Chunk]:
+        """At most so many rows: the oldest prompts whole, the last one cut to what is left."""
+        taken: list[Chunk] = []
+        for number, chunks in list(self._waiting.items()):
+            piece = _cut(chunks, rows_max)
+            if not chunks:
+                del self._waiting[number]
+            if piece is not None:
+                taken.append(piece)
+                rows_max -= piece[3]
+        return taken
+
+
 @dataclass(slots=True, eq=False)
 class Node:
-    """One machine as it runs."""
+    """One machine as it runs. `decoding` are requests whose prompts have run here."""
 
     patience: Patience
+    budget: StepBudget = field(default_factory=StepBudget)
+    prompts: Prompts = field(default_factory=Prompts)
+    decoding: set[int] = field(default_factory=set)
     is_up: bool = True
     span: LayerSpan | None = None
     ready_s: float = 0.0
@@ -68,7 +107,6 @@ class Node:
     kv_free: int = 0
     requests: dict[int, Request] = field(default_factory=dict)
     decodes: list[Item] = field(default_factory=list)
-    chunks: deque[Chunk] = field(default_factory=deque)
     is_busy: bool = False
     epoch: int = 0
     decode_link_s: float = 0.0
@@ -78,7 +116,7 @@ class Node:
     def ready(self) -> set[int]:
         """Requests of which something waits for a step."""
         decodes = {item[0].number for item in self.decodes if item[0].epoch == item[1]}
-        return decodes | {chunk[0].number for chunk in self.chunks if chunk[0].epoch == chunk[1]}
+        return decodes | self.prompts.numbers()
 
 
 class World(Protocol):
@@ -90,3 +128,18 @@ class World(Protocol):
 
     def spans(self) -> dict[int, LayerSpan]:
         """Nodes that are up and have loaded what they hold."""
+
+
+def _cut(chunks: deque[Chunk], rows_max: int) -> Chunk | None:
+    """What may go of one request, several chunks as one; void chunks are dropped."""
+    rows, piece = 0, None
+    while chunks and rows < rows_max:
+        request, epoch, stage, tokens, is_final = chunks.popleft()
+        if request.epoch != epoch:
+            continue
+        left = max(0, rows + tokens - rows_max)
+        if left:
+            chunks.appendleft((request, epoch, stage, left, is_final))
+        rows += tokens - left
+        piece = (request, epoch, stage, rows, is_final and not left)
+    return piece
