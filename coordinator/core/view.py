@@ -3,7 +3,9 @@
 Everything here is plain data that `dataclasses.asdict` and JSON can carry.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from plait.types import StepTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class NodeView:
     neighbour_rtt_ms: tuple[tuple[str, float], ...]
     decode_error_percent: float | None = None
     prefill_error_percent: float | None = None
+    steps: StepTotals = field(default_factory=StepTotals)
     hops: tuple["MeasuredHopView", ...] = ()
 
 

@@ -15,7 +15,7 @@ from coordinator.core.view import (
     PlanView,
     RequestView,
 )
-from plait.types import ModelSpec, NodeId
+from plait.types import ModelSpec, NodeId, StepTotals
 from scheduler.cost import stage_cost
 
 
@@ -110,6 +110,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         neighbour_rtt_ms=tuple((hop.neighbour_id, hop.rtt_ms) for hop in hops),
         decode_error_percent=node.calibration.decode.error_percent,
         prefill_error_percent=node.calibration.prefill.error_percent,
+        steps=load.steps if load is not None else StepTotals(),
         hops=hops,
     )
 

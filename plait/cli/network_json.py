@@ -20,6 +20,7 @@ from coordinator.core.view import (
     RequestView,
 )
 from plait.errors import FrameError
+from plait.types import StepTotals
 
 _PARTS: Final = {
     "nodes": NodeView,
@@ -31,6 +32,7 @@ _PARTS: Final = {
     "decisions": DecisionView,
     "considered": ChainView,
     "hops": MeasuredHopView,
+    "steps": StepTotals,
     "departed": DepartedView,
     "changes": PlanChangeView,
 }
