@@ -22,8 +22,7 @@ from node.agent.papers import Papers
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter, frame_limit, weights_refusal, welcome_event
 from node.agent.runtime import NodeRuntime
-from node.agent.telemetry import TelemetryPublisher
-from node.agent.telemetry_address import broker_address, telemetry_of
+from node.agent.telemetry_following import TelemetryFollower
 from node.agent.weights import OwnersGate, allows_model, open_weights
 from node.choices import memory_limit, own_addresses, pick_allowed
 from node.config import NodeConfig
@@ -48,7 +47,6 @@ from plait import log
 from plait.clock import Clock, SystemClock
 from plait.config import models_dir
 from plait.crypto.tickets import TicketVerifier
-from plait.errors import ConfigError
 from plait.types import ModelId, NodeId, Reason
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import control_pb2
@@ -130,7 +128,6 @@ class Node:
         self._incarnation = clock.unix_ms()
         self._rng = random.Random(f"{credentials.node_id}/{self._incarnation}")
         self._exit: asyncio.Future[Exit] = loop.create_future()
-        self._welcomes: asyncio.Queue[control_pb2.Welcome] = asyncio.Queue(maxsize=1)
         self._core = NodeCore(
             credentials.node_id,
             self._incarnation,
@@ -173,6 +170,14 @@ class Node:
             pace=self._pace,
         )
         self._meter = NodeMeter(self._core, engine, self._links)
+        self._telemetry = TelemetryFollower(
+            lambda: self._credentials,
+            self._meter,
+            incarnation=self._incarnation,
+            clock=clock,
+            rng=self._rng,
+            is_on=config.has_telemetry,
+        )
 
     @property
     def _credentials(self) -> NodeCredentials:
@@ -210,7 +215,7 @@ class Node:
 
     async def _serve(self, control: ControlClient) -> Exit:
         parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
-        parts += [self._papers.run(), self._publish_telemetry()]
+        parts += [self._papers.run(), self._telemetry.run()]
         if self._owner is not None:
             self._owner.count_frames(lambda: self._pace.totals.all_bytes)
             parts += [self._owner.run(self._owner_says), self._write_figures(self._owner)]
@@ -316,9 +321,7 @@ class Node:
             self.leave(Exit(WELCOME_REFUSED, refusal))
             return
         self._links.set_frame_bytes_max(frame_limit(welcome))
-        if self._welcomes.full():
-            self._welcomes.get_nowait()
-        self._welcomes.put_nowait(welcome)
+        self._telemetry.follow(welcome)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -342,38 +345,6 @@ class Node:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-
-    async def _publish_telemetry(self) -> None:
-        """Follows the latest welcome; MQTT is never waited for by anything that serves."""
-        welcome = await self._welcomes.get()
-        while True:
-            publisher = self._publisher(welcome)
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(publisher.run()) if publisher is not None else None
-                previous = telemetry_of(welcome)
-                while telemetry_of(welcome := await self._welcomes.get()) == previous:
-                    pass
-                if task is not None:
-                    task.cancel()
-
-    def _publisher(self, welcome: control_pb2.Welcome) -> TelemetryPublisher | None:
-        if not (self._config.has_telemetry and welcome.telemetry_url):
-            return None
-        credentials = self._credentials
-        try:
-            address = broker_address(welcome, credentials)
-        except ConfigError as error:
-            _log.warning("telemetry_off", message=error.message)
-            return None
-        return TelemetryPublisher(
-            address=address,
-            prefix=welcome.telemetry_prefix,
-            node_id=credentials.node_id,
-            incarnation=self._incarnation,
-            source=self._meter,
-            clock=self._clock,
-            rng=self._rng,
-        )
 
 
 async def end(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = PATIENCE_S) -> None:
