@@ -62,7 +62,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
 
     # --- calls --------------------------------------------------------------------------------
 
-    async def Describe(  # type: ignore[override]  # noqa: N802
+    async def Describe(  # noqa: N802
         self, request: weights_pb2.DescribeRequest, context: _Context
     ) -> weights_pb2.DescribeResponse:
         """A model's files."""
@@ -72,7 +72,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
             await abort_with(context, ModelError("this network serves no such weights"))
         return words.description_to_proto(described)
 
-    async def Locate(  # type: ignore[override]  # noqa: N802
+    async def Locate(  # noqa: N802
         self, request: weights_pb2.LocateRequest, context: _Context
     ) -> weights_pb2.LocateResponse:
         """Where ranges are to be had; waits a little where none are."""
@@ -96,7 +96,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
             except TimeoutError:
                 continue
 
-    async def Report(  # type: ignore[override]  # noqa: N802
+    async def Report(  # noqa: N802
         self, request: weights_pb2.ReportRequest, context: _Context
     ) -> weights_pb2.ReportResponse:
         """What a node holds, gives up, or was given wrongly."""
@@ -171,7 +171,8 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
         """Returns how many ranges do not count. Raises ModelError, FrameError."""
         book, content_id = self.book, request.content_id
         words.require_file(book, content_id)
-        if max(map(len, (request.held, request.released, request.rejected))) > words.REPORTED_MAX:
+        num_ranges = len(request.held) + len(request.released) + len(request.rejected)
+        if num_ranges > words.REPORTED_MAX:
             raise FrameError("too many ranges in one report", reason="weights_request")
         held = [
             (words.checked(book, content_id, h.range), words.hashes_of(h)) for h in request.held

@@ -19,18 +19,18 @@ class RangeParts:
     def __init__(self, pieces: PieceFolder, wanted: FileRange, hashes: ChunkHashes) -> None:
         self._pieces = pieces
         self._range = wanted
-        self._hashes = hashes
+        self.hashes = hashes
         self._path = _near_path(pieces, wanted)
         self.here = self._found()
 
     @property
     def is_complete(self) -> bool:
-        return len(self.here) == len(self._hashes)
+        return len(self.here) == len(self.hashes)
 
     def fits(self, chunk: int, content: bytes) -> bool:
         """Whether these bytes are the chunk's."""
         is_long_enough = len(content) == self._range.chunk(chunk).size
-        return is_long_enough and hashlib.sha256(content).digest() == self._hashes[chunk]
+        return is_long_enough and hashlib.sha256(content).digest() == self.hashes[chunk]
 
     def keep(self, chunk: int, content: bytes) -> None:
         """Write a chunk that fits. Raises WeightsError(reason="disk_full")."""
@@ -48,7 +48,7 @@ class RangeParts:
 
     def hand_over(self) -> None:
         """The origin is asked for the rest: what is right from the first byte on is its start."""
-        num_leading = next((i for i in range(len(self._hashes)) if i not in self.here), 0)
+        num_leading = next((i for i in range(len(self.hashes)) if i not in self.here), 0)
         if num_leading > 0:
             with self._path.open("r+b") as out:
                 out.truncate(num_leading * CHUNK_BYTES)
@@ -64,7 +64,7 @@ class RangeParts:
             return set()
         size = min(self._path.stat().st_size, self._range.size)
         found = chunk_hashes(self._path, 0, size)
-        return {i for i, (a, b) in enumerate(zip(found, self._hashes, strict=False)) if a == b}
+        return {i for i, (a, b) in enumerate(zip(found, self.hashes, strict=False)) if a == b}
 
 
 def drop_parts(pieces: PieceFolder, wanted: FileRange) -> None:

@@ -48,6 +48,10 @@ class Shelf:
         for book in books.values():
             _index(book)
         with self._lock:
+            for content_id, book in books.items():
+                old = self._books.get(content_id)
+                if old is not None:  # what came while this looked
+                    book.paths = {**old.paths, **book.paths}
             self._books = books
 
     def content_ids(self) -> tuple[str, ...]:
