@@ -16,7 +16,17 @@ from scheduler.cost import Links, StageCost
 from scheduler.selection.candidates import Candidate, Load, Query, slowdown
 from scheduler.selection.groups import INFINITE, Graph, cheapest, graph_of
 from scheduler.selection.places import Places, bandwidths_of, regions_of
-from scheduler.selection.rows import KV_CAP_TOKENS, Base, Part, Place, Row, base, front, part, row
+from scheduler.selection.rows import (
+    KV_CAP_TOKENS,
+    Base,
+    Paced,
+    Place,
+    Row,
+    base,
+    front,
+    paced,
+    row,
+)
 
 BANDWIDTHS_MAX: Final = 1e18
 """Bytes/s: faster than any link."""
@@ -60,13 +70,11 @@ class Board:
             base(c.cost, c.span, num_layers, self.places[i]) for i, c in enumerate(self._candidates)
         ]
         self.loads: list[Load] = [c.load for c in self._candidates]
-        self.slows: list[float] = [1.0] * len(ids)
-        self.parts: list[Part] = []
-        self.rows: list[Row] = []
-        for i, c in enumerate(self._candidates):
-            self.slows[i] = slowdown(c.cost, len(c.span), c.load)
-            self.parts.append(part(self.bases[i], c.load, self.slows[i]))
-            self.rows.append(row(self.bases[i], c.load, self.slows[i], self.parts[i]))
+        self.slows: list[float] = [slowdown(c.cost, len(c.span), c.load) for c in self._candidates]
+        self.paced: list[Paced] = list(map(paced, self.bases, self.slows))
+        self.rows: list[Row] = list(map(row, self.bases, self.loads, self.slows, self.paced))
+        self.news: set[int] = set()
+        """Rows that were told of and are not reckoned with yet."""
         self._untold: set[int] = set()
         keys = [keys[i] for i in by_key]
         self._fine = _bounds(keys)
@@ -98,7 +106,8 @@ class Board:
     @property
     def candidates(self) -> Sequence[Candidate]:
         """In the board's own order, as they were last told of."""
-        for i in self._untold:
+        self.take_in()
+        for i in self._untold | self._stale:
             self._candidates[i] = replace(self._candidates[i], **self.loads[i]._asdict())
         self._untold.clear()
         return self._candidates
@@ -121,23 +130,37 @@ class Board:
             self.bases[index] = base(
                 candidate.cost, candidate.span, self._num_layers, self.places[index]
             )
-        return self.tell(candidate.node_id, candidate.load)
+            self.paced[index] = paced(self.bases[index], self.slows[index])
+        self.tell(candidate.node_id, candidate.load)
+        return index
 
-    def tell(self, node_id: NodeId, load: Load) -> int | None:
-        """News of a node's load. None: it is not on the board."""
+    def tell(self, node_id: NodeId, load: Load) -> bool:
+        """News of a node's load, reckoned with when it is next needed. False: not on the board."""
         index = self._index.get(node_id)
         if index is None:
-            return None
-        own, slow = self.bases[index], 1.0
-        if load.stage_ms > 0.0:
-            known = self._candidates[index]
-            slow = slowdown(known.cost, len(known.span), load)
+            return False
         self.loads[index] = load
-        self.slows[index] = slow
-        self.parts[index] = part(own, load, slow)
-        self._stale.add(index)
-        self._untold.add(index)
-        return index
+        self.news.add(index)
+        return True
+
+    def take_in(self) -> Collection[int]:
+        """Reckon with the news. Which rows they were about."""
+        if not self.news:
+            return ()
+        news = tuple(self.news)
+        self.news.clear()
+        loads, slows = self.loads, self.slows
+        for i in news:
+            load = loads[i]
+            slow = 1.0
+            if load[3] > 0.0:
+                known = self._candidates[i]
+                slow = slowdown(known.cost, len(known.span), load)
+            if slow != slows[i]:
+                slows[i] = slow
+                self.paced[i] = paced(self.bases[i], slow)
+        self._stale.update(news)
+        return news
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> "Found | None":
         """The cheapest chain of whole spans with room on every stage, or None."""
@@ -145,6 +168,8 @@ class Board:
         share = 1.0 / (1 + steps)
         prompt, new = query.prompt_tokens * share, steps * share
         carried = prompt + new
+        if self.news:
+            self.take_in()
         if self._stale:
             self._refresh()
         slices, need = self._slices, min(KV_CAP_TOKENS, query.kv_tokens)
@@ -221,10 +246,11 @@ class Board:
 
     def _refresh(self) -> None:
         for i in self._stale:
-            self.rows[i] = row(self.bases[i], self.loads[i], self.slows[i], self.parts[i])
+            self.rows[i] = row(self.bases[i], self.loads[i], self.slows[i], self.paced[i])
         for g in {self._group_of[i] for i in self._stale}:
             i, j = self._fine[g]
             self._fronts[g] = front(self.rows, range(i, j))
+        self._untold |= self._stale
         self._stale.clear()
         order: list[int] = []
         fine: list[slice] = []

@@ -3,15 +3,15 @@
 Looking for chains happens when nodes come and go; a request only prices those that are ready.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from plait.types import NodeId, Route, Stage
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Candidate, Promise, Query
+from scheduler.selection.candidates import Candidate, Query
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.rows import KV_CAP_TOKENS, Base, part
+from scheduler.selection.rows import KV_CAP_TOKENS, Base, Paced, paced
 
 CHAINS_MAX: Final = 32
 TYPICAL_PROMPT_TOKENS: Final = 512
@@ -31,6 +31,10 @@ Stitch = Callable[[Query, Collection[NodeId]], Route | None]
 Sum = tuple[float, float, float, float, int, float]
 """Of a chain: fixed ms, ms per prompt token of its slowest part, of all other parts, ms per new
 token, free KV slots, and what of the fixed ms is prompts that wait before this one."""
+
+Quick = tuple[float, float, float]
+"""What a prompt of a whole chunk or more is priced by: ms to the first token without what its
+slowest part takes, ms per prompt token of that one, ms per new token."""
 
 Way = tuple[float, float]
 """Hops of a chain, last miles and uplinks: ms once, and per new token."""
@@ -74,15 +78,24 @@ class Chains:
         self._cut: list[tuple[Base, ...] | None] = [
             self._cut_bases(c) for c in range(len(self.all))
         ]
-        self._sums: list[Sum] = [self._sum(c) for c in range(len(self.all))]
+        sums = [self._sum(c) for c in range(len(self.all))]
+        self._own: list[Sum] = [own for own, _ in sums]
+        self._quick: list[Quick] = [quick for _, quick in sums]
+        self._free: list[int] = [own[4] for own in self._own]
+        self._least_free = min(self._free, default=0)
+        self.sums: tuple[Sum, ...] = tuple(self._own)
+        """What prices are made of, as they were last asked for."""
         self._stale: set[int] = set()
         self._credits = [0.0] * len(self.all)
         self._weights = [chain.weight for chain in self.all]
 
-    def update(self, index: int) -> None:
-        """The board's row `index` changed: so did the chains over it. Summed up again when they
-        are next asked for, once for all the news of a chain."""
-        self._stale.update(self._of_row.get(index, ()))
+    def update(self, news: Iterable[int]) -> None:
+        """Rows of the board changed: so did the chains over them. Summed up again when they are
+        next asked for, once for all the news of a chain."""
+        of_row, stale = self._of_row, self._stale
+        for index in news:
+            if index in of_row:
+                stale.update(of_row[index])
 
     def recut(self, index: int) -> None:
         """The board's row `index` may have other costs."""
@@ -91,53 +104,26 @@ class Chains:
                 self._cut[c] = self._cut_bases(c)
 
     def total(self, c: int, query: Query) -> float:
-        """What one chain is priced at."""
-        own = [self._fresh()[c]]
-        promise = query.promise
-        return (self._prices(query, own) if promise is None else self._needs(query, promise, own))[
-            0
-        ]
+        """What one chain is priced at, whatever room it has."""
+        self.refresh()
+        return _prices(query, [self._quick[c]], [self.sums[c]])[0]
 
     def totals(self, query: Query) -> list[float]:
         """What each chain is priced at, infinite where KV is short: by the promise where there is
         one, else by the time to the last token."""
-        sums, promise = self._fresh(), query.promise
-        return self._prices(query, sums) if promise is None else self._needs(query, promise, sums)
+        if self._stale:
+            self.refresh()
+        totals = _prices(query, self._quick, self.sums)
+        if query.kv_tokens > self._least_free:
+            need = min(query.kv_tokens, KV_CAP_TOKENS)
+            for c, free in enumerate(self._free):
+                if free < need:
+                    totals[c] = INFINITE
+        return totals
 
-    @staticmethod
-    def _prices(query: Query, sums: Sequence[Sum]) -> list[float]:
-        """Milliseconds to the last expected token, by chain; infinite where KV is short.
-
-        Chunks of a prompt follow each other: all of it passes the slowest part, one chunk at a
-        time the others.
-        """
-        prompt, new = query.prompt_tokens, max(1, query.new_tokens)
-        chunk = min(prompt, FLOW_CHUNK_TOKENS)
-        need = min(KV_CAP_TOKENS, query.kv_tokens)
-        return [
-            f + slowest * prompt + rest * chunk + s * new if kv >= need else INFINITE
-            for f, slowest, rest, s, kv, _ in sums
-        ]
-
-    @staticmethod
-    def _needs(query: Query, promise: Promise, sums: Sequence[Sum]) -> list[float]:
-        """The share of `promise` that each chain would need, times the promised total: the worse
-        of first token and later ones. Load is spread before either is at risk."""
-        prompt, chunk = query.prompt_tokens, min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
-        need = min(KV_CAP_TOKENS, query.kv_tokens)
-        whole = promise.ttft_ms + promise.token_ms * max(1, query.new_tokens)
-        per_ttft = whole / max(1.0, promise.ttft_ms)
-        per_token = whole / promise.token_ms
-        # No max(): this is most of what choosing costs.
-        return [
-            INFINITE
-            if kv < need
-            else ttft
-            if (ttft := (f + slowest * prompt + rest * chunk + s) * per_ttft)
-            > (later := s * per_token)
-            else later
-            for f, slowest, rest, s, kv, _ in sums
-        ]
+    def has_room(self, query: Query) -> bool:
+        """Whether every chain has."""
+        return query.kv_tokens <= self._least_free
 
     def without(self, totals: list[float], excluded: Collection[NodeId]) -> None:
         """Take chains over `excluded` out of `totals`."""
@@ -158,9 +144,12 @@ class Chains:
         if least == INFINITE:
             return None
         most = least * NEAR
+        near = [c for c, total in enumerate(totals) if total <= most]
+        if len(near) == 1:  # earns and pays the same
+            return near[0]
         earned, richest, chosen = 0.0, -INFINITE, 0
         credits_, weights = self._credits, self._weights
-        for c in [c for c, total in enumerate(totals) if total <= most]:
+        for c in near:
             weight = weights[c]
             earned += weight
             credits_[c] = credit = credits_[c] + weight
@@ -171,13 +160,10 @@ class Chains:
 
     def figures(self, c: int, query: Query) -> tuple[float, float]:
         """Expected ms to the first token, and per token after it."""
-        fixed, slowest, rest, per_new, _, _ = self._sums[c]
-        chunk = min(query.prompt_tokens, FLOW_CHUNK_TOKENS)
-        return fixed + slowest * query.prompt_tokens + rest * chunk + per_new, per_new
-
-    def sums(self) -> tuple[Sum, ...]:
-        """What prices are made of, now."""
-        return tuple(self._fresh())
+        fixed, slowest, rest, per_new, _, _ = self.sums[c]
+        prompt = query.prompt_tokens
+        chunk = prompt if prompt < FLOW_CHUNK_TOKENS else FLOW_CHUNK_TOKENS
+        return fixed + slowest * prompt + rest * chunk + per_new, per_new
 
     def obstacle(self, c: int, query: Query, excluded: Collection[NodeId]) -> Obstacle:
         """Why a chain cannot take a request: an avoided node, the fullest one, or a hop."""
@@ -199,12 +185,19 @@ class Chains:
             per_new += own.step_place_ms
         return once, per_new
 
-    def _fresh(self) -> list[Sum]:
-        if self._stale:
-            for c in self._stale:
-                self._sums[c] = self._sum(c)
-            self._stale.clear()
-        return self._sums
+    def refresh(self) -> None:
+        """Sum up what there is news of."""
+        own, quick, free = self._own, self._quick, self._free
+        for c in self._stale:
+            before = free[c]
+            own[c], quick[c] = now, _ = self._sum(c)
+            free[c] = now[4]
+            if now[4] < self._least_free:
+                self._least_free = now[4]
+            elif before == self._least_free:
+                self._least_free = min(free)
+        self._stale.clear()
+        self.sums = tuple(own)
 
     def _cut_bases(self, c: int) -> tuple[Base, ...] | None:
         """Of a chain whose stages run parts of what they hold; None where all run everything."""
@@ -213,29 +206,58 @@ class Chains:
             return None
         return tuple(board.base_of(i, stage.span) for i, stage in stages)
 
-    def _sum(self, c: int) -> Sum:
+    def _sum(self, c: int) -> tuple[Sum, Quick]:
         fixed, per_prompt, per_new = self._trips[c]
         free = KV_CAP_TOKENS
         waiting = slowest = 0.0
         board, indices, cut = self._board, self._indices[c], self._cut[c]
-        if cut is None:
-            parts = [board.parts[i] for i in indices]
-        else:
-            parts = [
-                part(own, board.loads[i], board.slows[i])
-                for own, i in zip(cut, indices, strict=True)
-            ]
-        for f, p, s, kv, queue, pace in parts:
+        loads = board.loads
+        now: Mapping[int, Paced] | Sequence[Paced] = board.paced
+        if cut is not None:
+            now = {i: paced(own, board.slows[i]) for own, i in zip(cut, indices, strict=True)}
+        for i in indices:
+            kv, num_requests, queue_tokens, _ = loads[i]
+            f, p, s, extra, pace = now[i]
             fixed += f
             per_prompt += p
-            per_new += s
+            per_new += s + num_requests * extra
             if kv < free:
                 free = kv
-            if queue > waiting:
-                waiting = queue
             if pace > slowest:
                 slowest = pace
-        return (fixed + waiting, slowest, per_prompt - slowest, per_new, free, waiting)
+            if queue_tokens > 0 and queue_tokens * pace > waiting:
+                waiting = queue_tokens * pace
+        fixed += waiting
+        rest = per_prompt - slowest
+        return (
+            (fixed, slowest, rest, per_new, free, waiting),
+            (fixed + rest * FLOW_CHUNK_TOKENS + per_new, slowest, per_new),
+        )
+
+
+def _prices(query: Query, quick: Sequence[Quick], sums: Sequence[Sum]) -> list[float]:
+    """By chain, whatever room it has. By time: milliseconds to the last expected token. By a
+    promise: the share of it that the chain would need, times the promised total, the worse of
+    first token and later ones; so load is spread before either is at risk.
+
+    Chunks of a prompt follow each other: all of it passes the slowest part, one chunk at a time
+    the others.
+    """
+    # No max(), no product that can wait: this is most of what choosing costs.
+    prompt = query.prompt_tokens
+    if prompt < FLOW_CHUNK_TOKENS:
+        quick = [(f + rest * prompt + s, slowest, s) for f, slowest, rest, s, _, _ in sums]
+    promise = query.promise
+    if promise is None:
+        later = max(1, query.new_tokens) - 1
+        return [first + slowest * prompt + s * later for first, slowest, s in quick]
+    ttft_ms, token_ms = promise.ttft_ms, promise.token_ms
+    per_token = ttft_ms / token_ms + (query.new_tokens or 1)
+    ratio = token_ms / (ttft_ms if ttft_ms > 1.0 else 1.0)
+    return [
+        share * per_token if (share := (first + slowest * prompt) * ratio) > s else s * per_token
+        for first, slowest, s in quick
+    ]
 
 
 def find_chains(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from plait.types import NodeId, Route
 from scheduler.selection.chains import Chain, Obstacle
@@ -20,11 +20,10 @@ class How(StrEnum):
     SEARCH = "search"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One choice. `totals[i]` is what `chains[i]` was priced at, infinite where it could not be
-    used; both are shared with later decisions as long as the chains stay the same. `held_tokens`
-    of the prompt are in the chain's KV already."""
+class Decision(NamedTuple):
+    """One choice; a tuple, because every request makes one. `totals[i]` is what `chains[i]` was
+    priced at, infinite where it could not be used; both are shared with later decisions as long as
+    the chains stay the same. `held_tokens` of the prompt are in the chain's KV already."""
 
     how: How
     route: Route

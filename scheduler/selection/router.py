@@ -8,7 +8,7 @@ from plait.types import ModelSpec, NodeId, Route
 from scheduler.cost import Links
 from scheduler.selection.affinity import ChainKey, two_choices
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Candidate, Load, Query
+from scheduler.selection.candidates import Candidate, Query
 from scheduler.selection.chains import (
     TYPICAL_NEW_TOKENS,
     TYPICAL_PROMPT_TOKENS,
@@ -49,6 +49,9 @@ class Router:
         self._spec = spec
         self._links = links
         self._board = Board(candidates, links, num_layers=spec.num_layers, hop_bytes=hop_bytes)
+        self.tell = self._board.tell
+        """News of a node's load alone: what every reservation and release brings, on every stage.
+        Reckoned with when the next request comes. False: the node is not known here."""
         self._is_aligned = self._board.is_aligned
         self._stitcher = None
         if not self._is_aligned and self._board.num_regions <= STITCHED_REGIONS_MAX:
@@ -67,11 +70,13 @@ class Router:
     @property
     def candidates(self) -> Sequence[Candidate]:
         """Nodes as they were last told of."""
+        self._take_in()
         return self._board.candidates
 
     @property
     def chains(self) -> Chains:
         """What is kept ready."""
+        self._take_in()
         return self._chains
 
     def update(self, candidate: Candidate) -> bool:
@@ -79,19 +84,14 @@ class Router:
         index = self._board.update(candidate)
         if index is not None:
             self._chains.recut(index)
-        return self._take(index)
-
-    def tell(self, node_id: NodeId, load: Load) -> bool:
-        """News of a node's load alone: what every reservation and release brings, on every stage.
-        False: the node is not known here."""
-        return self._take(self._board.tell(node_id, load))
-
-    def _take(self, index: int | None) -> bool:
-        if index is not None:
-            self._chains.update(index)
-            if self._stitcher is not None:
-                self._stitcher.update(index)
         return index is not None
+
+    def _take_in(self) -> None:
+        news = self._board.take_in()
+        if news:
+            self._chains.update(news)
+            if self._stitcher is not None:
+                self._stitcher.update(news)
 
     def route(
         self,
@@ -106,17 +106,24 @@ class Router:
         `held_tokens` is what chains hold of the prompt (PrefixIndex). Where hops are blocked the
         ready chains are taken if theirs are free.
         """
+        if self._board.news:
+            self._take_in()
         chains = self._chains
         totals = chains.totals(query)
         if excluded:
             chains.without(totals, excluded)
         if is_blocked is not None:
             self._drop_blocked(totals, is_blocked)
+        is_open = not excluded and is_blocked is None and chains.has_room(query)
         chosen = chains.turn(totals)
         if chosen is None:
             evidence = self._evidence(query, totals, excluded)
             return self._search(query, excluded, is_blocked, totals, evidence)
-        evidence = self._evidence(query, totals, excluded)
+        evidence = (
+            Evidence(query, chains.sums, chains.ways, NOTHING)
+            if is_open
+            else self._evidence(query, totals, excluded)
+        )
         how, held = How.CHAIN, 0
         if held_tokens:
             saved = self._saved(query, held_tokens, totals)
@@ -124,24 +131,28 @@ class Router:
             if is_affine:
                 how, held = How.AFFINITY, held_tokens[chains.all[chosen].route]
                 query = _without_held(query, held)
+        total_ms = totals[chosen]
         ttft_ms, token_ms = chains.figures(chosen, query)
+        all_ = chains.all
+        route = all_[chosen].route
         return Decision(
-            how=how,
-            route=chains.all[chosen].route,
-            total_ms=totals[chosen],
-            ttft_ms=ttft_ms,
-            token_ms=token_ms,
-            chains=chains.all,
-            totals=tuple(totals),
-            num_excluded=len(excluded),
-            held_tokens=held,
-            evidence=evidence,
+            how,
+            route,
+            total_ms,
+            ttft_ms,
+            token_ms,
+            all_,
+            tuple(totals),
+            len(excluded),
+            held,
+            evidence,
         )
 
     def refusals(
         self, query: Query, excluded: Collection[NodeId] = NOBODY
     ) -> list[tuple[Chain, Obstacle]]:
         """What keeps each ready chain from a request that none can take."""
+        self._take_in()
         totals = self._chains.totals(query)
         if excluded:
             self._chains.without(totals, excluded)
@@ -164,7 +175,7 @@ class Router:
             if INFINITE in totals
             else NOTHING
         )
-        return Evidence(query, chains.sums(), chains.ways, obstacles)
+        return Evidence(query, chains.sums, chains.ways, obstacles)
 
     def exact(
         self,
@@ -173,6 +184,7 @@ class Router:
         is_blocked: IsBlocked | None = None,
     ) -> tuple[Route, float] | None:
         """The cheapest chain of all, and its milliseconds."""
+        self._take_in()
         if self._is_aligned and is_blocked is None:
             found = self._board.best(query, excluded)
             return (self._board.route(found.path), found.total_ms) if found is not None else None

@@ -15,9 +15,10 @@ from scheduler.selection.candidates import Load
 Row = tuple[float, float, float, int]
 """Fixed ms, ms per prompt token, ms per new token, free KV slots."""
 
-Part = tuple[float, float, float, int, float, float]
-"""A row whose fixed ms leave out the prompts that wait, then those: ms until they have passed, and
-the ms per prompt token that pace a chain, the slower of compute and uplink."""
+Paced = tuple[float, float, float, float, float]
+"""Of a node as quick as it is now, without its load: fixed ms, ms per prompt token, ms per new
+token alone, what each further sequence adds to those; and what paces a chain, the slower of compute
+and uplink, in ms per prompt token."""
 
 KV_CAP_TOKENS: Final = 1 << 15
 """Room beyond this makes no node better than another."""
@@ -84,29 +85,33 @@ def base(cost: StageCost, span: LayerSpan, num_layers: int, place: Place) -> Bas
     )
 
 
-def part(own: Base, load: Load, slow: float) -> Part:
-    """The span as loaded now: prefill behind what waits, decode in the batch it would join.
+def paced(own: Base, slow: float) -> Paced:
+    """The span on a node that is `slow` times as slow as it measured itself.
 
     Chunks follow each other along a chain, so its slowest part sets the pace of a prompt.
     """
-    kv_tokens_free, num_requests, queue_tokens, _ = load
     fixed, prompt, step, overhead, prefill, chunked, step_ms, extra, sent = own
-    compute = prefill * slow
-    pace = compute if compute > sent else sent
     return (
         fixed + overhead * slow,
         prompt + chunked * slow,
-        step + (step_ms + num_requests * extra) * slow,
-        kv_tokens_free if kv_tokens_free < KV_CAP_TOKENS else KV_CAP_TOKENS,
-        queue_tokens * pace if queue_tokens > 0 else 0.0,
-        pace,
+        step + step_ms * slow,
+        extra * slow,
+        max(prefill * slow, sent),
     )
 
 
-def row(own: Base, load: Load, slow: float, now: Part) -> Row:
-    """The same for a request alone: all that waits is run before it."""
-    waiting = max(0, load.queue_tokens) * own.prefill_ms * slow
-    return (now[0] + waiting, now[1], now[2], now[3])
+def row(own: Base, load: Load, slow: float, now: Paced) -> Row:
+    """As loaded now, for a request alone: all that waits is run before it, and its tokens are
+    decoded in the batch it would join."""
+    fixed, per_prompt, per_new, extra, _ = now
+    kv_tokens_free, num_requests, queue_tokens, _ = load
+    waiting = max(0, queue_tokens) * own.prefill_ms * slow
+    return (
+        fixed + waiting,
+        per_prompt,
+        per_new + num_requests * extra,
+        min(KV_CAP_TOKENS, kv_tokens_free),
+    )
 
 
 def front(rows: Sequence[Row], indices: Sequence[int]) -> list[int]:

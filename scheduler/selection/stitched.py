@@ -5,7 +5,7 @@ one hands over where its span ends, or where the other's begins. Best first (A*)
 still cost at least is known beforehand (`potential.py`), so little but the answer is looked at.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import ge
@@ -56,12 +56,13 @@ class Stitcher:
         self._stages: dict[tuple[int, int, int], Stage] = {}
         self._stale: set[int] = set()
 
-    def update(self, index: int) -> None:
-        """News of the board's row `index`."""
-        self._stale.add(index)
+    def update(self, news: Iterable[int]) -> None:
+        """News of the board's rows, where somebody else took them in."""
+        self._stale.update(news)
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> tuple[Route, float] | None:
         """The cheapest chain with room on every stage and its ms, or None."""
+        self.update(self._board.take_in())
         if self._stale:
             self._refresh()
         steps = max(1, query.new_tokens)
