@@ -22,6 +22,8 @@ def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
         after = Calibration.after(node.calibration) if is_same_device else Calibration()
         node.calibrated_for, node.calibration, node.priced = subject, after, None
         return False
+    if now == before:
+        return False  # nothing ran
     cost = stage_cost(node.profile, spec)
     if not node.calibration.observe(cost, span, spec, before=before, now=now):
         return False

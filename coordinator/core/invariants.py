@@ -24,6 +24,12 @@ def _hold(condition: bool, promise: str) -> None:
         raise BrokenInvariant(promise)
 
 
+def _node_holds(condition: bool, node_id: NodeId, promise: str) -> None:
+    """There are many nodes: words are put together only where they are needed."""
+    if not condition:
+        raise BrokenInvariant(f"{node_id} {promise}")
+
+
 def _check_nodes(state: CoreState) -> None:
     reserved: Counter[NodeId] = Counter()
     carried: Counter[NodeId] = Counter()
@@ -33,23 +39,28 @@ def _check_nodes(state: CoreState) -> None:
             carried[stage.node_id] += 1
     _hold(set(reserved) <= set(state.nodes), "a route runs over a node that is gone")
     for node_id, node in state.nodes.items():
-        _hold(node.state is not NodeState.GONE, f"{node_id} is gone but kept")
-        _hold(
-            node.kv_tokens_reserved == reserved[node_id], f"{node_id}: KV reserved and open differ"
+        _node_holds(node.state is not NodeState.GONE, node_id, "is gone but kept")
+        _node_holds(
+            node.kv_tokens_reserved == reserved[node_id], node_id, "has other KV reserved than open"
         )
-        _hold(len(node.pipelines) == carried[node_id], f"{node_id}: pipelines counted wrongly")
+        _node_holds(
+            len(node.pipelines) == carried[node_id], node_id, "counts its pipelines wrongly"
+        )
         if node.state is NodeState.SERVING:
             held = node.held
-            _hold(held is not None, f"{node_id} serves nothing")
-            _hold(
+            _node_holds(held is not None, node_id, "serves nothing")
+            _node_holds(
                 held is not None and (held.model_id, held.span) == (node.model_id, node.span),
-                f"{node_id} serves another span than it holds",
+                node_id,
+                "serves another span than it holds",
             )
-            _hold(
-                node.kv_tokens_reserved <= node.kv_tokens_max, f"{node_id}: more KV than there is"
+            _node_holds(
+                node.kv_tokens_reserved <= node.kv_tokens_max,
+                node_id,
+                "has more KV reserved than there is",
             )
         elif node.state is not NodeState.DRAINING:
-            _hold(not node.pipelines, f"{node_id} is {node.state} but carries requests")
+            _node_holds(not node.pipelines, node_id, "does not serve but carries requests")
 
 
 def _check_pipelines(state: CoreState) -> None:

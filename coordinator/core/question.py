@@ -28,6 +28,7 @@ def problem_of(
     is not asked (`is_asked` False: for a look ahead) leaves no trace."""
     demand = state.demand.plan() if is_asked else state.demand.shares()
     known = {n.node_id for n in members}
+    stay = {n.node_id for n in fixed}
     held = tuple(
         Placement(node_id=n.node_id, model_id=n.model_id, span=n.span, reason=n.span_reason)
         for n in members
@@ -38,7 +39,7 @@ def problem_of(
         nodes=tuple(
             p
             for n in members
-            if (p := planning_profile(n, state.models, may_move=n not in fixed)) is not None
+            if (p := planning_profile(n, state.models, may_move=n.node_id not in stay)) is not None
         ),
         kv_tokens_min=state.limits.kv_tokens_min,
         wire_dtype=state.wire_dtype,

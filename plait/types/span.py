@@ -1,6 +1,7 @@
 """Contiguous ranges of decoder layers."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,7 +31,7 @@ def missing_spans(held: list[LayerSpan], num_layers: int) -> list[LayerSpan]:
     """Layers of [0, num_layers) that no span of `held` covers, as maximal spans in order."""
     missing: list[LayerSpan] = []
     at = 0
-    for span in sorted(held):
+    for span in sorted(held, key=attrgetter("start")):
         if span.start > at:
             missing.append(LayerSpan(at, span.start))
         at = max(at, span.end)
