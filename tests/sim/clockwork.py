@@ -21,7 +21,8 @@ class Clockwork:
 
     def run(self, until_ms: int) -> None:
         """Everything that is due until then."""
-        while self._heap and self._heap[0][0] <= until_ms:
-            self.now_ms, _, action = heapq.heappop(self._heap)
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= until_ms:
+            self.now_ms, _, action = pop(heap)
             action()
         self.now_ms = until_ms

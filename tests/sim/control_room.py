@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from tests.sim.fleet import Fleet
 
 SOURCE = ModelSource(kind=SourceKind.PATH, name="none")
+_TO_NODES: Final = (
+    nev.ControlAttached,
+    fx.AssignSpan,
+    fx.UnassignSpan,
+    fx.DrainNode,
+    fx.EvictNode,
+    fx.ProbeNeighbours,
+)
 
 
 class _Session:
@@ -133,11 +141,7 @@ class ControlRoom(Host):
         if isinstance(frame, ev.NodeAttached):
             self._admit(session, frame)
         elif self._sessions.get(session.node_id) is session:
-            assert not isinstance(frame, nev.ControlAttached)
-            assert not isinstance(
-                frame,
-                fx.AssignSpan | fx.UnassignSpan | fx.DrainNode | fx.EvictNode | fx.ProbeNeighbours,
-            )
+            assert not isinstance(frame, _TO_NODES)
             self.post(frame)
 
     def _admit(self, session: _Session, hello: ev.NodeAttached) -> None:

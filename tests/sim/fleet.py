@@ -54,6 +54,7 @@ class Fleet:
     ) -> None:
         self.rng = Random(seed)
         self.faults = faults if faults is not None else FleetFaults.draw(self.rng)
+        self._any_per_s = self.faults.any_per_s
         self.clock = Clockwork()
         self.loop = VirtualLoop(self.clock)  # type: ignore[abstract]  # all that is called
         self.limits = LIMITS
@@ -155,7 +156,7 @@ class Fleet:
     def note(self, event: ev.Event, effects: Sequence[fx.Effect]) -> None:
         """What went into the core and came out of it."""
         self.num_events += 1
-        names = ",".join(type(effect).__name__ for effect in effects)
+        names = ",".join([type(effect).__name__ for effect in effects]) if effects else ""
         self.digest.update(f"{self.clock.now_ms}{type(event).__name__}{names}".encode())
         for effect in effects:
             if isinstance(effect, fx.OpenRoute):
@@ -171,8 +172,10 @@ class Fleet:
         """Once a second, something may happen to a node."""
         if self.is_healed:
             return
-        faults, rng, process = self.faults, self.rng, machine.process
-        chance = rng.random()
+        faults, process = self.faults, machine.process
+        chance = self.rng.random()
+        if chance > self._any_per_s:
+            return
         for per_s, happen in (
             (faults.leave_per_s, self._leave),
             (faults.freeze_per_s, self._freeze),

@@ -37,6 +37,20 @@ class FleetFaults:
     delay_ms: float = 3.0
     clock_offset_ms: int = 0
 
+    @property
+    def any_per_s(self) -> float:
+        """More than this, and nothing happens to a node in this second."""
+        return 1e-9 + (
+            self.leave_per_s
+            + self.freeze_per_s
+            + self.control_drop_per_s
+            + self.gateway_drop_per_s
+            + self.link_drop_per_s
+            + self.partition_per_s
+            + self.cut_off_per_s
+            + self.slow_per_s
+        )
+
     @classmethod
     def draw(cls, rng: Random, *, leave_per_s: float = 0.005) -> "FleetFaults":
         """30 % of nodes leave each minute by default; the rest differs from seed to seed."""

@@ -1,5 +1,6 @@
 """A volunteer's machine in virtual time: processes come and go on it, links are dialled again."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from coordinator.core import effects as fx
@@ -80,7 +81,7 @@ class Machine:
         if not process.is_frozen:
             self.fleet.trouble(self)
             process.beat()
-        self.fleet.clock.after(BEAT_MS, lambda: self._beat(process))
+        self.fleet.clock.after(BEAT_MS, partial(self._beat, process))
 
     # What its engine is like.
 

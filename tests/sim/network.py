@@ -6,6 +6,8 @@ other end for a while ends it; the end that is frozen learns of that when it tha
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from math import log
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -52,10 +54,10 @@ class Host:
         """Run it now; later where the process is frozen; never where it has ended."""
         if not self.is_alive:
             return
-        if not self.is_frozen:
+        if self.frozen_until_ms > self.clock.now_ms:
+            self._backlog.append(action)
+        else:
             action()
-            return
-        self._backlog.append(action)
 
     def freeze(self, num_ms: int) -> None:
         """Stop the process for so long."""
@@ -121,25 +123,29 @@ class Stream(Generic[Frame]):
         return lane is not None and bool(lane.frames)
 
     def _pump(self, side: int, lane: _Lane[Frame]) -> None:
-        clock = self._network.clock
-        while lane.frames and self.is_up:
-            wait_ms = lane.frames[0][0] - clock.now_ms
-            if wait_ms <= 0 and self._is_stuck(side):
-                wait_ms = STUCK_LOOK_MS
-            quick = self._quick[side].frames
-            if wait_ms <= 0 and quick and quick[0][1] < lane.frames[0][1]:
-                wait_ms = 1  # bulk never overtakes what was sent before it
+        clock, frames, quick = self._network.clock, lane.frames, self._quick[side].frames
+        while frames and self.is_up:
+            due_ms, number, frame = frames[0]
+            wait_ms = due_ms - clock.now_ms
+            if wait_ms <= 0:
+                if self._is_stuck(side):
+                    wait_ms = STUCK_LOOK_MS
+                elif quick and quick[0][1] < number:
+                    wait_ms = 1  # bulk never overtakes what was sent before it
             if wait_ms > 0:
-                clock.after(wait_ms, lambda: self._pump(side, lane))
+                clock.after(wait_ms, partial(self._pump, side, lane))
                 return
             hear = self._hear[1 - side]
             assert hear is not None, "nobody is at this end"
-            hear(lane.frames.popleft()[2])
+            frames.popleft()
+            hear(frame)
         lane.is_pumping = False
 
     def _is_stuck(self, side: int) -> bool:
         one, two = self.ends[side], self.ends[1 - side]
-        return not two.is_alive or two.is_frozen or self._network.is_cut(one.name, two.name)
+        if not two.is_alive or two.is_frozen:
+            return True
+        return self._network.has_cuts and self._network.is_cut(one.name, two.name)
 
     @property
     def is_silent(self) -> bool:
@@ -169,13 +175,16 @@ class Network:
 
     def delay_ms(self, *, is_bulk: bool = False) -> int:
         """Of one frame."""
-        delay_ms = self._rng.expovariate(1 / self.mean_ms)
+        delay_ms = -log(1.0 - self._rng.random()) / (1 / self.mean_ms)
         return 1 + int(delay_ms * 3 if is_bulk else delay_ms)
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether anything has been cut."""
+        return bool(self._cuts)
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether frames from one machine to another get lost now."""
-        if not self._cuts:
-            return False
         return self._cuts.get((source, target), 0) > self.clock.now_ms
 
     def cut(self, source: Host, target: Host, num_ms: int, *, both_ways: bool) -> None:

@@ -77,6 +77,8 @@ class Process(Host):
         self.control: Stream[ControlFrame] | None = None
         self.gateway: Stream[bytes] | None = None
         self._unsent: deque[bytes] = deque()
+        self._reported: cev.NodeReported | None = None
+        self._report_of: tuple[float, ...] = ()
 
     # The loop.
 
@@ -334,18 +336,23 @@ class Process(Host):
 
     def beat(self) -> None:
         """A heartbeat."""
-        load = NodeLoad(
-            kv_tokens_reserved=self.engine.kv_tokens_used,
-            num_requests=len(self.engine.sequences),
-            stage_ms=self.engine.stage_ms,
-            tokens_total=self.engine.num_tokens,
-            sent_bytes_total=0,
-            frames_dropped_total=self.core.counters.frames_dropped,
-            queue_tokens=0,
-        )
-        self.say(
-            cev.NodeReported(node_id=self.machine.node_id, incarnation=self.incarnation, load=load)
-        )
+        engine, num_dropped = self.engine, self.core.counters.frames_dropped
+        now = (len(engine.sequences), engine.num_tokens, engine.kv_tokens_used, engine.stage_ms)
+        if self._reported is None or self._report_of != (*now, num_dropped):
+            self._report_of = (*now, num_dropped)
+            load = NodeLoad(
+                kv_tokens_reserved=engine.kv_tokens_used,
+                num_requests=len(engine.sequences),
+                stage_ms=engine.stage_ms,
+                tokens_total=engine.num_tokens,
+                sent_bytes_total=0,
+                frames_dropped_total=num_dropped,
+                queue_tokens=0,
+            )
+            self._reported = cev.NodeReported(
+                node_id=self.machine.node_id, incarnation=self.incarnation, load=load
+            )
+        self.say(self._reported)
 
     @property
     def is_serving(self) -> bool:

@@ -7,6 +7,9 @@ from coordinator.core import events as ev
 from coordinator.core.state import Limits
 from plait.types import FinishReason, HeldSpan, NodeId, PipelineId, RequestId
 
+_MAY_FREE = (ev.NodeDetached, ev.Ticked)
+"""Events after which promises are counted though nothing came of them."""
+
 
 class Witness:
     """Hears all that goes in and comes out, and objects. Knows nothing of the core's records."""
@@ -97,7 +100,7 @@ class Witness:
 
     def judge(self, event: ev.Event, effects: list[fx.Effect], now_ms: int) -> None:
         """The effects of one event."""
-        if not effects and not isinstance(event, ev.NodeDetached | ev.Ticked):
+        if not effects and not isinstance(event, _MAY_FREE):
             return
         for effect in effects:
             match effect:
