@@ -11,7 +11,7 @@ from torch import Tensor
 from node.engine.device import Device
 from node.engine.layouts.coded import CodedWeight, coded_linear, random_coded, stored_kind
 from node.engine.layouts.grouped import GroupedWeight, group_for, quantize_grouped
-from node.engine.layouts.half import HalfLinear, can_half, require_half
+from node.engine.layouts.half import HalfLinear, can_half, padded_rows, require_half
 from node.engine.layouts.int4 import Int4Linear, can_int4
 from node.engine.layouts.int8 import Int8Linear, can_int8, quantize_rows
 from node.engine.layouts.tiles import TILE_ELEMENTS, CodeTiles, HalfTiles, TiledLinear
@@ -185,7 +185,10 @@ def _half(device: Device) -> tuple[Layout, ...]:
     if device.kind != "cpu" or not can_half():
         return (tiled,)
     fbgemm = Layout(
-        "fbgemm", lambda w, b: HalfLinear(w.to(torch.float32), b), is_single_threaded=True
+        "fbgemm",
+        lambda w, b: HalfLinear(w.to(torch.float32), b),
+        rows_min=padded_rows(1),
+        is_single_threaded=True,
     )
     return fbgemm, tiled
 

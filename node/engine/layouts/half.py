@@ -14,11 +14,16 @@ HALF_MAX = 65_504.0
 _PADDED_TO = 16
 """FBGEMM pads a weight's rows to this many."""
 
+_PADDING_MAX = 4
+_PROBE_WIDTH = 512
+
 
 class HalfLinear:
     """FBGEMM's product: panels of 16 columns, widened to float32 in registers. One thread.
 
     Each row's result is independent of the rows beside it, bit for bit, for any number of rows.
+    FBGEMM walks through rows by a few at a time, and some processors' kernels for one and for two
+    sum up in another order than those for more: there such an end is padded (`padded_rows`).
     """
 
     __slots__ = ("_bias", "_packed", "_product", "weight_bytes")
@@ -34,12 +39,16 @@ class HalfLinear:
         self.weight_bytes: int = 2 * num_out * weight.shape[1] + num_bytes(bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        product: Tensor = self._product(rows, self._packed, self._bias)
-        return product
+        count = rows.shape[0]
+        missing = padded_rows(count) - count
+        if not missing:
+            product: Tensor = self._product(rows, self._packed, self._bias)
+            return product
+        padded: Tensor = self._product(F.pad(rows, (0, 0, 0, missing)), self._packed, self._bias)
+        return padded[:count]
 
     def plus(self, rows: Tensor, residual: Tensor) -> Tensor:
-        product: Tensor = self._product(rows, self._packed, self._bias)
-        return product.add_(residual)
+        return self(rows).add_(residual)
 
 
 def require_half(weight: Tensor) -> None:
@@ -50,6 +59,29 @@ def require_half(weight: Tensor) -> None:
             f"a weight of {largest:.3g} is beyond float16: serve this model with --weights fp32",
             reason="weights_range",
         )
+
+
+@cache
+def padded_rows(count: int) -> int:
+    """So many rows, or a few more, are multiplied so that the last come out as they do among four:
+    the ends are what differs. Tried out, once for a count."""
+    if count == 0:
+        return 0
+    generator = torch.Generator().manual_seed(count)
+    end = torch.randn(_PADDING_MAX, _PROBE_WIDTH, generator=generator)
+    weight = torch.randn(_PADDED_TO, _PROBE_WIDTH, generator=generator)
+    rows = torch.zeros(count + _PADDING_MAX, _PROBE_WIDTH)
+    last = min(count, _PADDING_MAX)
+    rows[count - last : count] = end[:last]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packed = torch.fbgemm_pack_gemm_matrix_fp16(weight)
+        product = torch.fbgemm_linear_fp16_weight_fp32_activation
+        wanted = product(end, packed, None)[:last]
+        for padded in range(count, count + _PADDING_MAX + 1):
+            if torch.equal(product(rows[:padded], packed, None)[count - last : count], wanted):
+                return padded
+    return count
 
 
 @cache
