@@ -259,9 +259,14 @@ def _http_app(parts: Parts, around: Surroundings) -> tuple[FastAPI, str]:
         telemetry=telemetry.view if telemetry.subscriber is not None else None,
         keys=keys,
         tokens=around.store.tokens,
+        register=around.store.nodes,
+        archive=around.store.history,
+        chronicle=parts.chronicle,
+        previewer=parts.previewer,
         inbox=parts.inbox,
         clock=around.clock,
         join_address=around.public_address,
+        specs=around.specs,
     )
     return app, dashboard.new_login_path()
 

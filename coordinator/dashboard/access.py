@@ -1,11 +1,13 @@
 """Enrolment tokens and API keys as HTML. Pure."""
 
-import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Final
 
 from coordinator.dashboard import figures
-from coordinator.dashboard.markup import button, chip, row, section, table, text
+from coordinator.dashboard.markup import button, chip, moment, row, section, table, text
+from coordinator.dashboard.nodes import node_link
+from coordinator.dashboard.paging import Wanted, pager
 from coordinator.ports import ApiKey, EnrolmentToken
 
 TOKEN_HEADS: Final = (
@@ -17,6 +19,9 @@ TOKEN_HEADS: Final = (
     ("", "act"),
 )
 KEY_HEADS: Final = (("Key", ""), ("Whose", ""), ("Rights", ""), ("Created", ""), ("", "act"))
+KEY_FIELDS: Final = frozenset(
+    {"key_id", "display_name", "is_admin", "is_revoked", "created_unix_ms", "weight"}
+)
 TOKEN_TONES: Final = {"unused": "ok", "used": "calm", "expired": "warn", "revoked": "bad"}
 VALIDITIES: Final = ((3_600, "1 hour"), (86_400, "1 day"), (604_800, "1 week"))
 
@@ -38,10 +43,22 @@ def draw_token_form() -> str:
     return section("Invite a machine", form, description=note)
 
 
-def draw_tokens(tokens: Sequence[EnrolmentToken]) -> str:
+def draw_join_line(token: EnrolmentToken, line: str) -> str:
+    """What the machine's owner runs, and what comes before it."""
+    note = (
+        f"Token {token.token_id}. It is shown once and works once. plait is installed there "
+        "already? The line below is all; `plait node doctor` in place of `plait node join` only "
+        "looks whether it would work."
+    )
+    return draw_secret("Run this on the machine", line, note)
+
+
+def draw_tokens(tokens: Sequence[EnrolmentToken], wanted: Wanted, names: Mapping[str, str]) -> str:
     """All tokens, without their secrets."""
-    rows = (row(token.token_id, TOKEN_HEADS, _token_cells(token)) for token in tokens)
-    return section("Tokens", table("Tokens", TOKEN_HEADS, rows, empty="No token yet."))
+    rows = (row(t.token_id, TOKEN_HEADS, _token_cells(t, names)) for t in wanted.cut(tokens))
+    unused = sum(token.state == "unused" for token in tokens)
+    body = table("Tokens", TOKEN_HEADS, rows, empty="No token yet: create one above.")
+    return section("Tokens", body + pager(wanted, len(tokens)), aside=f"{unused} unused")
 
 
 def draw_key_form() -> str:
@@ -50,18 +67,42 @@ def draw_key_form() -> str:
         '<form class="form" data-action="create-key">'
         '<label>Whose key<input name="display_name" maxlength="64" autocomplete="off" required '
         'placeholder="a person or a program"></label>'
+        f"{_weight_field()}"
         '<label class="check"><input type="checkbox" name="is_admin" value="yes">'
         "May administer the network</label>"
         '<button class="btn btn-primary">Create key</button></form>'
     )
-    note = "Clients send it as a bearer token. It is stored hashed and shown once."
+    note = (
+        "Clients send it as a bearer token. It is stored hashed and shown once. A key of weight 2 "
+        "is served two tokens in the time in which one of 1 is served one, while both wait."
+    )
     return section("Create a key", form, description=note)
 
 
-def draw_keys(keys: Sequence[ApiKey]) -> str:
+def draw_keys(keys: Sequence[ApiKey], wanted: Wanted) -> str:
     """All keys, without their secrets."""
-    rows = (row(key.key_id, KEY_HEADS, _key_cells(key)) for key in keys)
-    return section("Keys", table("API keys", KEY_HEADS, rows, empty="No key yet."))
+    rows = (row(key.key_id, KEY_HEADS, _key_cells(key)) for key in wanted.cut(keys))
+    valid = sum(not key.is_revoked for key in keys)
+    body = table("API keys", KEY_HEADS, rows, empty="No key yet: create one above.")
+    return section("Keys", body + pager(wanted, len(keys)), aside=f"{valid} valid")
+
+
+def draw_weigh_form(keys: Sequence[ApiKey]) -> str:
+    """The form that gives a key another weight; nothing without a key that has one."""
+    valid = [key for key in keys if not key.is_revoked]
+    if not valid:
+        return ""
+    options = "".join(
+        f'<option value="{text(key.key_id)}">{text(key.display_name or key.key_id)}, '
+        f"{key.weight:g}</option>"
+        for key in valid
+    )
+    form = (
+        '<form class="form" data-action="weigh-key">'
+        f'<label>Key<select name="key_id">{options}</select></label>{_weight_field()}'
+        '<button class="btn">Change weight</button></form>'
+    )
+    return section("Change a key's weight", form)
 
 
 def draw_secret(title: str, secret: str, note: str) -> str:
@@ -73,7 +114,14 @@ def draw_secret(title: str, secret: str, note: str) -> str:
     return section(title, body, description=text(note))
 
 
-def _token_cells(token: EnrolmentToken) -> tuple[str, ...]:
+def _weight_field() -> str:
+    return (
+        '<label>Weight in the queue<input class="short" name="weight" type="number" min="0.01" '
+        'max="100" step="0.01" value="1" inputmode="decimal"></label>'
+    )
+
+
+def _token_cells(token: EnrolmentToken, names: Mapping[str, str]) -> tuple[str, ...]:
     revoke = (
         button(
             "Revoke",
@@ -89,8 +137,8 @@ def _token_cells(token: EnrolmentToken) -> tuple[str, ...]:
         f'<span class="mono">{text(token.token_id)}</span>',
         text(token.display_name) or figures.DASH,
         chip(token.state, TOKEN_TONES.get(token.state, "calm")),
-        _moment(token.expires_unix_ms),
-        f'<span class="mono">{text(token.node_id)}</span>' if token.node_id else figures.DASH,
+        moment(token.expires_unix_ms),
+        node_link(names, token.node_id) if token.node_id else figures.DASH,
         revoke,
     )
 
@@ -111,17 +159,29 @@ def _key_cells(key: ApiKey) -> tuple[str, ...]:
     return (
         f'<span class="mono">{text(key.key_id)}</span>',
         text(key.display_name) or figures.DASH,
-        rights + f'<span class="cell-note">{_kind(key)}</span>',
-        _moment(key.created_unix_ms),
+        rights + f'<span class="cell-note">{text(_kind(key))}</span>',
+        moment(key.created_unix_ms),
         revoke,
     )
 
 
 def _kind(key: ApiKey) -> str:
+    """What it may do, and whatever else the store says of it."""
     weight = "" if key.weight == 1.0 else f", weight {key.weight:g}"
-    return ("admin" if key.is_admin else "client") + weight
+    more = "".join(f", {said}" for said in _said(key, KEY_FIELDS))
+    return ("admin" if key.is_admin else "client") + weight + more
 
 
-def _moment(unix_ms: int) -> str:
-    moment = dt.datetime.fromtimestamp(unix_ms / 1_000, dt.UTC)
-    return f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M} UTC</time>'
+def _said(record: object, known: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Fields that say something, by name, those of records within a record too."""
+    if not is_dataclass(record):
+        return
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name in known or value in (None, "", (), 0):
+            continue
+        if is_dataclass(value):
+            yield from _said(value)
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            yield f"{field.name.replace('_', ' ')} {shown}"

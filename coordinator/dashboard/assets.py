@@ -6,7 +6,7 @@ from typing import Final
 from coordinator.dashboard.gate import MOUNT_PATH
 
 STATIC: Final = Path(__file__).parent / "static"
-SHEETS: Final = ("theme", "frame", "figures", "tables", "forms", "narrow")
+SHEETS: Final = ("theme", "frame", "figures", "tables", "forms", "pictures", "narrow")
 """Later ones win: `narrow` overrules all others on small screens."""
 SHEET_LINKS: Final = "\n".join(
     f'<link rel="stylesheet" href="{MOUNT_PATH}/assets/{name}.css">' for name in SHEETS

@@ -57,6 +57,12 @@ def age(value_ms: int | None) -> str:
     return f"{seconds} s"
 
 
+def ago(value_ms: int | None) -> str:
+    """How long ago, as a phrase."""
+    said = age(value_ms)
+    return said if said in ("now", DASH) else f"{said} ago"
+
+
 def per_second(value: float) -> str:
     """Tokens a second."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"

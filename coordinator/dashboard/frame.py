@@ -1,7 +1,6 @@
 """What every page has: head, navigation, notices, and a tick that ends with the session."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from fastapi import Request
@@ -9,18 +8,25 @@ from nicegui import ui
 
 from coordinator.dashboard.assets import SHEET_LINKS
 from coordinator.dashboard.gate import MOUNT_PATH, session_of
-from coordinator.dashboard.live import Live
+from coordinator.dashboard.live import Action, ActionHandler, Live
 from coordinator.dashboard.markup import text
-from coordinator.dashboard.sessions import SessionStore
-from coordinator.dashboard.snapshot import SharedSnapshot
-from coordinator.ports import Inbox, KeyStore, TokenStore
+from coordinator.dashboard.sources import Sources
 from plait import log
-from plait.clock import Clock
 from plait.errors import PlaitError
 
 TICK_S: Final = 1.0
 CHECK_EVERY_TICKS: Final = 15
-LINKS: Final = (("", "Overview"), ("enrolment", "Enrolment"), ("keys", "API keys"))
+LINKS: Final = (
+    ("", "Overview"),
+    ("map", "Map"),
+    ("nodes", "Nodes"),
+    ("models", "Models"),
+    ("requests", "Requests"),
+    ("plan", "Plan"),
+    ("events", "Events"),
+    ("enrolment", "Enrolment"),
+    ("keys", "API keys"),
+)
 HEAD: Final = f"""
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="{MOUNT_PATH}/assets/plait.svg" type="image/svg+xml">
@@ -29,19 +35,6 @@ HEAD: Final = f"""
 """
 
 _log = log.get("dashboard")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """What the pages are made of."""
-
-    snapshot: SharedSnapshot
-    keys: KeyStore
-    tokens: TokenStore
-    inbox: Inbox
-    sessions: SessionStore
-    clock: Clock
-    join_address: str
 
 
 class Frame:
@@ -56,19 +49,23 @@ class Frame:
         self._header.show(self._draw_header(at))
         self._notice = Live(classes="notice")
 
-    def start(self, tick: Callable[[], Awaitable[None]]) -> None:
-        """Call `tick` once a second for as long as the session lives."""
+    async def run(self, tick: Callable[[], Awaitable[None]]) -> None:
+        """Call `tick` now, and once a second for as long as the session lives."""
 
         async def guarded() -> None:
             if not await self.is_signed_in():
                 ui.run_javascript(f"location.href = '{MOUNT_PATH}/login'")
                 return
-            try:
-                await tick()
-            except PlaitError as error:
-                self.say(error.message, tone="bad")
+            await self._try(tick)
 
-        ui.timer(TICK_S, guarded)
+        await self._try(tick)
+        ui.timer(TICK_S, guarded, immediate=False)
+
+    async def _try(self, tick: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await tick()
+        except PlaitError as error:
+            self.say(error.message, tone="bad")
 
     async def is_signed_in(self) -> bool:
         """Whether the session lives; now and then also whether its key still does."""
@@ -84,6 +81,25 @@ class Frame:
             self._sources.sessions.close_key(session.key_id)
             return False
         return True
+
+    def regions(
+        self,
+        count: int,
+        do: Callable[[Action], Awaitable[None]] | None = None,
+        *,
+        is_narrow: bool = False,
+    ) -> list[Live]:
+        """The page's parts, from top to bottom; what is pressed in them goes to `do`."""
+
+        async def on_action(action: Action) -> None:
+            if do is not None:
+                await self.attempt(do(action))
+
+        handler: ActionHandler | None = on_action if do is not None else None
+        classes = "page page-narrow" if is_narrow else "page"
+        # A plain element: NiceGUI's own frame around it is the page's main landmark.
+        with ui.element("div").props("id=main tabindex=-1").classes(classes):
+            return [Live(handler) for _ in range(count)]
 
     def say(self, message: str, *, tone: str = "ok") -> None:
         """Show a notice until the next one."""

@@ -1,9 +1,13 @@
 """Small pieces of HTML. Every text that came from outside goes through `text`."""
 
+import datetime as dt
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from coordinator.dashboard.figures import num_bytes
+
+NO_TITLE: Final = '<span class="unseen">Actions</span>'
 
 
 def text(value: object) -> str:
@@ -50,9 +54,12 @@ def table(
     body = "".join(rows)
     if not body:
         return f'<p class="empty">{empty}</p>'
-    head = "".join(f'<th scope="col"{_class(kind)}>{text(title)}</th>' for title, kind in heads)
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{text(title) or NO_TITLE}</th>' for title, kind in heads
+    )
     return (
-        f'<div class="scroll"><table><caption class="hidden">{text(caption)}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}"><table>'
+        f'<caption class="unseen">{text(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -84,6 +91,35 @@ def button(
     )
 
 
+def link(href: str, label: str, *, kind: str = "") -> str:
+    """A link within the dashboard; `label` is escaped, `href` is a path of ours, quoted."""
+    return f'<a href="{text(href)}"{_class(kind)}>{text(label)}</a>'
+
+
+def banner(tone: str, title: str, sentence: str) -> str:
+    """A sentence across the page; bad ones interrupt a screen reader."""
+    role = "alert" if tone == "bad" else "status"
+    return (
+        f'<div class="banner banner-{tone}" role="{role}"><strong>{text(title)}</strong>'
+        f"<span>{text(sentence)}</span></div>"
+    )
+
+
+def facts(named: Iterable[tuple[str, str]]) -> str:
+    """Names and what is so; the second of each is HTML."""
+    drawn = "".join(f"<div><dt>{text(name)}</dt><dd>{fact}</dd></div>" for name, fact in named)
+    return f'<dl class="facts">{drawn}</dl>'
+
+
+def page_head(title: str, *, note: str = "", aside: str = "") -> str:
+    """The page's own heading; `note` and `aside` are HTML."""
+    said = f'<p class="page-note">{note}</p>' if note else ""
+    return (
+        f'<div class="page-head"><div><h1>{text(title)}</h1>{said}</div>'
+        f'<div class="page-aside">{aside}</div></div>'
+    )
+
+
 def sparkline(values: Sequence[float], *, width: int = 160, height: int = 36) -> str:
     """A line of the last values, oldest left."""
     if len(values) < 2:
@@ -99,6 +135,22 @@ def sparkline(values: Sequence[float], *, width: int = 160, height: int = 36) ->
         f'aria-hidden="true"><polygon points="0,{height} {points} {width},{height}"/>'
         f'<polyline points="{points}"/></svg>'
     )
+
+
+def chart(title: str, values: Sequence[float], figure: Callable[[float], str]) -> str:
+    """A line with its last value and its range said in words."""
+    last, low, high = values[-1], min(values), max(values)
+    return (
+        f'<figure class="chart"><figcaption><span class="tile-name">{text(title)}</span>'
+        f'<span class="tile-value">{figure(last)}</span></figcaption>{sparkline(values)}'
+        f'<span class="tile-note">{figure(low)} to {figure(high)}</span></figure>'
+    )
+
+
+def moment(unix_ms: int) -> str:
+    """A wall-clock time, in UTC."""
+    at = dt.datetime.fromtimestamp(unix_ms / 1_000, dt.UTC)
+    return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}</time>'
 
 
 def _class(kind: str) -> str:

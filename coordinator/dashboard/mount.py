@@ -3,6 +3,7 @@
 NiceGUI keeps one application per process, so there is one dashboard per process.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI
@@ -13,14 +14,27 @@ from nicegui import ui
 
 from coordinator.dashboard import pages
 from coordinator.dashboard.assets import STATIC
-from coordinator.dashboard.frame import Sources
+from coordinator.dashboard.cached import Cached
 from coordinator.dashboard.gate import MOUNT_PATH, SessionGate
 from coordinator.dashboard.login import login_router
 from coordinator.dashboard.sessions import LoginLimiter, SessionStore
 from coordinator.dashboard.snapshot import SharedSnapshot
-from coordinator.ports import Inbox, KeyStore, TelemetryReader, TokenStore, ViewSource
+from coordinator.dashboard.sources import Sources
+from coordinator.dashboard.watch import watch
+from coordinator.ports import (
+    ChronicleReader,
+    Inbox,
+    KeyStore,
+    NodeRegister,
+    PlanPreviewer,
+    RequestArchive,
+    TelemetryReader,
+    TokenStore,
+    ViewSource,
+)
 from plait.clock import Clock
 from plait.errors import ConfigError
+from plait.types import ModelSpec
 
 _mounted: list[FastAPI] = []
 
@@ -43,11 +57,17 @@ def mount(
     telemetry: TelemetryReader | None,
     keys: KeyStore,
     tokens: TokenStore,
+    register: NodeRegister,
+    archive: RequestArchive,
+    chronicle: ChronicleReader,
+    previewer: PlanPreviewer,
     inbox: Inbox,
     clock: Clock,
     join_address: str,
+    specs: Sequence[ModelSpec],
 ) -> Dashboard:
-    """Mount on `app` before it starts. `join_address` is what join lines name, host:port.
+    """Mount on `app` before it starts. `join_address` is what join lines name, host:port; `specs`
+    are the models that are served.
 
     Raises ConfigError for a second dashboard in the same process.
     """
@@ -58,11 +78,19 @@ def mount(
     sources = Sources(
         snapshot=SharedSnapshot(views=views, telemetry=telemetry, clock=clock),
         keys=keys,
+        views=views,
         tokens=tokens,
+        register=register,
+        archive=archive,
+        chronicle=chronicle,
+        previewer=previewer,
         inbox=inbox,
         sessions=sessions,
         clock=clock,
         join_address=join_address,
+        specs=specs,
+        known_nodes=Cached(clock),
+        past_requests=Cached(clock),
     )
 
     @app.get(MOUNT_PATH, include_in_schema=False)
@@ -75,6 +103,7 @@ def mount(
         login_router(sessions=sessions, limiter=LoginLimiter(clock=clock), keys=keys)
     )
     pages.register(sources)
+    watch(nicegui_app, sources.snapshot)
     nicegui_app.add_middleware(SessionGate, sessions=sessions)
     ui.run_with(
         app,

@@ -1,25 +1,30 @@
-"""Nodes and layers of a snapshot, as HTML. Pure."""
+"""Nodes of a snapshot as HTML: a few of them, or a page of all. Pure."""
 
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from coordinator.core.view import MeasuredHopView, ModelView, NetworkView, NodeView
+from coordinator.core.view import MeasuredHopView, NodeView
 from coordinator.dashboard import figures
-from coordinator.dashboard.markup import button, chip, loading, meter, row, section, table, text
+from coordinator.dashboard.layers import NODE_TONES
+from coordinator.dashboard.markup import (
+    button,
+    chip,
+    link,
+    loading,
+    meter,
+    moment,
+    row,
+    section,
+    table,
+    text,
+)
+from coordinator.dashboard.paging import Wanted, address, pager
 from coordinator.dashboard.snapshot import Snapshot
-from coordinator.ports import NodeTelemetry
+from coordinator.ports import KnownNode, NodeTelemetry
 from plait.wire.telemetry import PresenceState
 
-LANES_SHOWN: Final = 32
-NODES_SHOWN: Final = 200
-LEGEND: Final = "A figure: how many nodes hold that layer, red where none does. A bar: one node."
-NODE_TONES: Final = {
-    "joining": "busy",
-    "loading": "busy",
-    "serving": "ok",
-    "draining": "warn",
-    "paused": "warn",
-    "gone": "calm",
-}
+NODES_SHOWN: Final = 20
+STATES: Final = ("serving", "loading", "joining", "draining", "paused", "gone")
 NODE_HEADS: Final = (
     ("Node", ""),
     ("State", ""),
@@ -33,95 +38,115 @@ NODE_HEADS: Final = (
     ("Heard", "num"),
     ("", "act"),
 )
-
-
-def draw_layers(snapshot: Snapshot) -> str:
-    """For each model: replicas of every layer, and under them who holds which span."""
-    view = snapshot.view
-    return "".join(_model(view, model) for model in view.models)
+ABSENT_HEADS: Final = (("Node", ""), ("State", ""), ("First seen", "num"), ("Last seen", "num"))
+ABSENT_SHOWN: Final = 20
+NO_NODE: Final = 'No node has joined. <a href="/dashboard/enrolment">Create an enrolment token</a>.'
 
 
 def draw_nodes(snapshot: Snapshot) -> str:
-    """The table of nodes; those that left stand last."""
-    ordered = sorted(
-        snapshot.view.nodes,
-        key=lambda node: (node.state == "gone", node.span or (1 << 30, 0), node.display_name),
+    """Those nodes that an operator would look at first."""
+    ordered = ordered_nodes(snapshot.view.nodes)
+    hidden = len(ordered) - NODES_SHOWN
+    aside = link(address("nodes"), f"All {figures.count(len(ordered))}") if hidden > 0 else ""
+    return section("Nodes", node_table(snapshot, ordered[:NODES_SHOWN]), aside=aside, id_="nodes")
+
+
+def draw_absent(known: Sequence[KnownNode], present: Container[str], wanted: Wanted) -> str:
+    """Those that have enrolled and are not attached, banned ones first; nothing where none are."""
+    words = wanted.get("name").lower()
+    away = [
+        node
+        for node in known
+        if (node.is_banned or node.node_id not in present)
+        and (not words or words in node.display_name.lower() or words in node.node_id.lower())
+    ]
+    if not away:
+        return ""
+    away.sort(key=lambda node: (not node.is_banned, -node.last_seen_unix_ms))
+    rows = (row(node.node_id, ABSENT_HEADS, _absent_cells(node)) for node in away[:ABSENT_SHOWN])
+    hidden = len(away) - ABSENT_SHOWN
+    aside = f"{figures.count(hidden)} more: narrow by name" if hidden > 0 else ""
+    body = table("Nodes that are away", ABSENT_HEADS, rows, empty="")
+    return section("Away or banned", body, aside=aside, id_="absent")
+
+
+def draw_node_list(snapshot: Snapshot, wanted: Wanted) -> str:
+    """One page of the nodes that a filter leaves."""
+    found = [n for n in ordered_nodes(snapshot.view.nodes) if _is_wanted(n, wanted)]
+    empty = (
+        f"No node fits. {link(address('nodes'), 'Show all')}" if snapshot.view.nodes else NO_NODE
     )
+    shown = node_table(snapshot, wanted.cut(found), empty=empty)
+    aside = f"{figures.count(len(found))} of {figures.count(len(snapshot.view.nodes))}"
+    return section("Attached", shown + pager(wanted, len(found)), aside=aside, id_="nodes")
+
+
+def ordered_nodes(nodes: Iterable[NodeView]) -> list[NodeView]:
+    """Those with trouble first, then by layers; those that left stand last."""
+    return sorted(
+        nodes,
+        key=lambda node: (
+            node.state == "gone",
+            not node.last_error,
+            node.span or (1 << 30, 0),
+            node.display_name,
+        ),
+    )
+
+
+def node_table(snapshot: Snapshot, nodes: Sequence[NodeView], *, empty: str = NO_NODE) -> str:
+    """A row for each."""
     rows = (
         row(
             node.node_id,
             NODE_HEADS,
             _cells(node, snapshot.telemetry.get(node.node_id), snapshot.names),
         )
-        for node in ordered[:NODES_SHOWN]
+        for node in nodes
     )
-    hidden = len(ordered) - NODES_SHOWN
-    aside = f"{hidden} more not shown" if hidden > 0 else ""
-    empty = 'No node has joined. <a href="/dashboard/enrolment">Create an enrolment token</a>.'
-    return section("Nodes", table("Nodes", NODE_HEADS, rows, empty=empty), aside=aside, id_="nodes")
+    return table("Nodes", NODE_HEADS, rows, empty=empty)
 
 
-def _model(view: NetworkView, model: ModelView) -> str:
-    most = max((*model.replicas_per_layer, 1))
-    cells = "".join(
-        _layer_cell(layer, replicas, most)
-        for layer, replicas in enumerate(model.replicas_per_layer)
-    )
-    holders = sorted(
-        (n for n in view.nodes if n.span is not None and n.model_id == model.model_id),
-        key=lambda node: (node.span, node.display_name),
-    )
-    lanes = "".join(_lane(node, model.num_layers) for node in holders[:LANES_SHOWN])
-    aside = chip("ready", "ok") if model.is_ready else chip("not ready", "bad")
-    note = (
-        f"{text(model.architecture)}, {model.num_layers} layers, context "
-        f"{figures.count(model.context_tokens_max)} tokens. "
-        f"{_coverage(model.replicas_per_layer)}{_demand(model)}"
-    )
-    label = f"replicas of the {model.num_layers} layers of {model.model_id}"
-    body = (
-        f'<div class="strip" role="img" aria-label="{text(label)}" '
-        f'style="--layers:{model.num_layers}">{cells}</div>'
-        f'<ul class="lanes" style="--layers:{model.num_layers}">{lanes}</ul>'
-        f'<div class="ruler"><span>layer 0</span><span>{LEGEND}</span>'
-        f"<span>layer {model.num_layers - 1}</span></div>"
-    )
-    return section(model.model_id, body, aside=aside, description=note)
+def node_value(node: NodeView) -> str:
+    """Names one incarnation of a node to an action."""
+    return f"{node.node_id} {node.incarnation}"
 
 
-def _demand(model: ModelView) -> str:
-    if model.demand_share >= 1.0:
+def drain_button(node: NodeView) -> str:
+    """Where the node has anything to leave; "" elsewhere."""
+    if node.state not in ("serving", "loading", "joining"):
         return ""
-    how = "set by the operator" if model.is_demand_given else "observed"
-    least = f", at least {model.replicas_min} chains" if model.replicas_min > 1 else ""
-    return f" {model.demand_share:.0%} of demand ({how}){least}."
+    return button(
+        "Drain",
+        "drain",
+        node_value(node),
+        confirm="Drain now?",
+        described=f"Drain {node.display_name or node.node_id}",
+    )
 
 
-def _coverage(replicas_per_layer: tuple[int, ...]) -> str:
-    missing = sum(replicas == 0 for replicas in replicas_per_layer)
-    if missing:
-        return f"{missing} {'layer has' if missing == 1 else 'layers have'} no replica."
-    fewest = min(replicas_per_layer, default=0)
-    return f"Every layer has at least {fewest} {'replica' if fewest == 1 else 'replicas'}."
+def node_link(names: Mapping[str, str], node_id: str) -> str:
+    """The node's name, leading to its page."""
+    return link(address(f"nodes/{node_id}"), names.get(node_id) or node_id)
 
 
-def _layer_cell(layer: int, replicas: int, most: int) -> str:
-    title = f"layer {layer}: {replicas} {'replica' if replicas == 1 else 'replicas'}"
-    if replicas == 0:
-        return f'<i class="cell cell-missing" title="{title}">0</i>'
-    depth = 0.35 + 0.65 * replicas / most
-    return f'<i class="cell" style="--depth:{depth:.2f}" title="{title}">{replicas}</i>'
-
-
-def _lane(node: NodeView, num_layers: int) -> str:
-    start, end = node.span or (0, num_layers)
-    tone = NODE_TONES.get(node.state, "calm")
-    name = text(node.display_name or node.node_id)
+def _absent_cells(node: KnownNode) -> tuple[str, ...]:
+    name = node.display_name or node.node_id
     return (
-        f'<li data-key="{text(node.node_id)}"><span class="lane lane-{tone}" '
-        f'style="grid-column:{start + 1}/{end + 1}" '
-        f'title="{name}: {figures.layers(node.span)}, {text(node.state)}">'
-        f"<b>{name}</b> {figures.layers(node.span)}</span></li>"
+        link(address(f"nodes/{node.node_id}"), name, kind="cell-name")
+        + f'<span class="cell-note mono">{text(node.node_id)}</span>',
+        chip("banned", "bad") if node.is_banned else chip("away", "calm"),
+        moment(node.first_seen_unix_ms),
+        moment(node.last_seen_unix_ms),
+    )
+
+
+def _is_wanted(node: NodeView, wanted: Wanted) -> bool:
+    state, model, words = wanted.get("state"), wanted.get("model"), wanted.get("name").lower()
+    return (
+        (not state or node.state == state)
+        and (not model or node.model_id == model)
+        and (not words or words in node.display_name.lower() or words in node.node_id.lower())
     )
 
 
@@ -140,34 +165,25 @@ def _cells(node: NodeView, heard: NodeTelemetry | None, names: dict[str, str]) -
         if node.frames_dropped_total
         else ""
     )
-    drain = (
-        button(
-            "Drain",
-            "drain",
-            node.node_id,
-            confirm="Drain now?",
-            described=f"Drain {name}",
-        )
-        if node.state in ("serving", "loading", "joining")
-        else ""
-    )
     return (
-        f'<span class="cell-name">{text(name)}</span><span class="cell-note">{text(device)}</span>'
+        link(address(f"nodes/{node.node_id}"), name, kind="cell-name")
+        + f'<span class="cell-note">{text(device)}</span>'
         f'<span class="cell-note mono">{text(node.node_id)}</span>',
-        _state(node),
+        node_state(node),
         figures.layers(node.span),
         figures.measured(node.decode_layer_ms),
-        measured + predicted + _error(node),
+        measured + predicted + error_note(node),
         _rtt(node, names),
         meter(node.kv_tokens_reserved, node.kv_tokens_max, kv_label),
         figures.count(node.tokens_total),
         figures.num_bytes(node.sent_bytes_total) + dropped,
-        _heard(heard),
-        drain,
+        heard_chip(heard),
+        drain_button(node),
     )
 
 
-def _state(node: NodeView) -> str:
+def node_state(node: NodeView) -> str:
+    """The state, and under it what is loaded or why."""
     drawn = chip(node.state, NODE_TONES.get(node.state, "calm"))
     if node.state == "loading" and node.load_total_bytes > 0:
         drawn += loading(node.load_phase, node.load_done_bytes, node.load_total_bytes)
@@ -198,7 +214,7 @@ def _hop(hop: MeasuredHopView, names: dict[str, str]) -> str:
     )
 
 
-def _error(node: NodeView) -> str:
+def error_note(node: NodeView) -> str:
     """How far predictions are from what was observed; nothing while too little was."""
     parts = [
         f"{what} {error:+.0f} %"
@@ -214,7 +230,8 @@ def _error(node: NodeView) -> str:
     return f'<span class="cell-note" title="{title}">off by {", ".join(parts)}</span>'
 
 
-def _heard(heard: NodeTelemetry | None) -> str:
+def heard_chip(heard: NodeTelemetry | None) -> str:
+    """How long ago telemetry came, or that the node was lost."""
     if heard is None:
         return figures.DASH
     if heard.presence in (PresenceState.LOST, PresenceState.LEFT):

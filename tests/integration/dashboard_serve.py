@@ -22,6 +22,13 @@ from plait.wire.telemetry import (
 )
 from tests.kit.inbox import ListInbox
 from tests.kit.stores import MemoryTokens
+from tests.unit.dashboard.fake_sources import (
+    SPEC,
+    FakeArchive,
+    FakePreviewer,
+    FakeRegister,
+    fake_chronicle,
+)
 from tests.unit.dashboard.fakes import FakeViews, admin_and_client
 
 
@@ -46,9 +53,14 @@ def main() -> None:
         telemetry=telemetry,
         keys=admin_and_client(),
         tokens=MemoryTokens(),
+        register=FakeRegister(),
+        archive=FakeArchive(120),
+        chronicle=fake_chronicle(clock),
+        previewer=FakePreviewer(),
         inbox=inbox,
         clock=clock,
         join_address="plait.example.org:7420",
+        specs=(SPEC,),
     )
 
     @app.get("/events")

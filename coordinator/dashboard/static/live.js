@@ -115,7 +115,7 @@ export default {
       event.preventDefault();
       const fields = Object.fromEntries(new FormData(form).entries());
       this.$emit("action", { action: form.dataset.action, value: "", fields });
-      form.reset();
+      if (!form.hasAttribute("data-keep-fields")) form.reset();
     },
   },
 };

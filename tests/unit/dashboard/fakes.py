@@ -3,7 +3,9 @@
 import dataclasses
 
 from coordinator.core.view import (
+    ChainView,
     CountersView,
+    DecisionView,
     HopView,
     MeasuredHopView,
     ModelView,
@@ -69,6 +71,33 @@ def node_view(number: int, span: tuple[int, int], *, state: str = "serving") -> 
     )
 
 
+DECISION = DecisionView(
+    at_ms=42,
+    verdict="now",
+    why="the cheapest of two chains",
+    ttft_ms=150.0,
+    token_ms=31.0,
+    considered=(
+        ChainView(
+            chain=tuple(f"nabcdefgh{at:08d}" for at in range(3)),
+            total_ms=900.0,
+            note="chosen",
+            wait_ms=1.0,
+            prefill_ms=120.0,
+            decode_ms=700.0,
+            hops_ms=79.0,
+        ),
+        ChainView(
+            chain=("nabcdefgh00000000",),
+            total_ms=None,
+            note="its KV is full",
+            obstacle="nabcdefgh00000000",
+        ),
+    ),
+    epoch=1,
+)
+
+
 def request_view(number: int, *, state: str = "decode", num_generated: int = 12) -> RequestView:
     """A request over three stages."""
     spans = ((0, 10), (10, 20), (20, 30))
@@ -90,12 +119,15 @@ def request_view(number: int, *, state: str = "decode", num_generated: int = 12)
         else tuple(
             HopView(node_id=f"nabcdefgh{at:08d}", span=span) for at, span in enumerate(spans)
         ),
+        decisions=(DECISION,) if state != "queued" else (),
         finish_reason="stop" if state == "finished" else "",
         reason="KV cache is full on every chain" if state == "queued" else "",
     )
 
 
-def network_view(*, tokens: int = 1_234, is_whole: bool = True) -> NetworkView:
+def network_view(
+    *, tokens: int = 1_234, is_whole: bool = True, num_generated: int = 12
+) -> NetworkView:
     """Three or four nodes of a 30-layer model; with layers missing unless `is_whole`."""
     nodes = [
         node_view(0, (0, 10)),
@@ -136,7 +168,7 @@ def network_view(*, tokens: int = 1_234, is_whole: bool = True) -> NetworkView:
             ),
         ),
         requests=(
-            request_view(1),
+            request_view(1, num_generated=num_generated),
             request_view(2, state="queued", num_generated=0),
             request_view(3, state="finished", num_generated=64),
         ),
@@ -172,7 +204,11 @@ class FakeViews:
 
     def view(self) -> NetworkView:
         self.num_looks += 1
-        return network_view(tokens=1_234 + 10 * self.num_looks, is_whole=self.is_whole)
+        return network_view(
+            tokens=1_234 + 10 * self.num_looks,
+            is_whole=self.is_whole,
+            num_generated=12 + 10 * self.num_looks,
+        )
 
 
 def admin_and_client() -> MemoryKeys:

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from coordinator.core.view import NetworkView, PlanChangeView
-from coordinator.dashboard import access, figures, nodes, overview
+from coordinator.dashboard import access, figures, layers, nodes, overview, requests
 from coordinator.dashboard.live import parse_action
+from coordinator.dashboard.paging import Wanted
 from coordinator.dashboard.snapshot import SharedSnapshot, Snapshot
 from coordinator.ports import ApiKey, EnrolmentToken, NodeTelemetry, TelemetryHealth
 from plait.clock import ManualClock
@@ -15,6 +16,7 @@ from plait.types import NodeId
 from plait.wire.telemetry import PresenceState
 from tests.unit.dashboard.fakes import FakeViews, network_view
 
+ALL = Wanted("x", 1, ())
 EVIL = '<img src=x onerror="alert(1)">'
 
 
@@ -36,9 +38,9 @@ def everything(shown: Snapshot) -> str:
         for draw in (
             overview.draw_headline,
             overview.draw_tiles,
-            nodes.draw_layers,
+            layers.draw_layers,
             nodes.draw_nodes,
-            overview.draw_requests,
+            requests.draw_requests,
             overview.draw_plan,
         )
     )
@@ -66,7 +68,7 @@ def test_requests_that_ended_are_listed_by_when_they_did_not_by_how_long_they_to
         for name, age_ms in (("slow-but-last", 90_000), ("quick", 400))
     )
     view = dataclasses.replace(view, requests=(*view.requests[:2], slow, quick))
-    drawn = overview.draw_requests(snapshot(view))
+    drawn = requests.draw_requests(snapshot(view))
     places = [drawn.index(name) for name in ("req-0001", "req-0002", "slow-but-last", "quick")]
     assert places == sorted(places)
 
@@ -99,7 +101,8 @@ def test_every_foreign_text_is_escaped() -> None:
         token_id=EVIL, display_name=EVIL, state=EVIL, expires_unix_ms=0, node_id=EVIL
     )
     key = ApiKey(key_id=EVIL, display_name=EVIL, is_admin=True, is_revoked=False, created_unix_ms=0)
-    drawn += access.draw_tokens([token]) + access.draw_keys([key])
+    drawn += access.draw_tokens([token], ALL, {}) + access.draw_keys([key], ALL)
+    drawn += access.draw_weigh_form([key])
     drawn += access.draw_secret(EVIL, EVIL, EVIL)
     assert "<img" not in drawn
     assert not re.search(r'"[^"<>]*onerror="', drawn)
