@@ -107,7 +107,7 @@ class Board:
     def candidates(self) -> Sequence[Candidate]:
         """In the board's own order, as they were last told of."""
         self.take_in()
-        for i in self._untold | self._stale:
+        for i in self._untold:
             self._candidates[i] = replace(self._candidates[i], **self.loads[i]._asdict())
         self._untold.clear()
         return self._candidates
@@ -160,6 +160,7 @@ class Board:
                 slows[i] = slow
                 self.paced[i] = paced(self.bases[i], slow)
         self._stale.update(news)
+        self._untold.update(news)
         return news
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> "Found | None":
@@ -250,7 +251,6 @@ class Board:
         for g in {self._group_of[i] for i in self._stale}:
             i, j = self._fine[g]
             self._fronts[g] = front(self.rows, range(i, j))
-        self._untold |= self._stale
         self._stale.clear()
         order: list[int] = []
         fine: list[slice] = []
