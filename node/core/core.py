@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from node.core import events as ev
+from node.core.drafting import DraftRecord
 from node.core.effects import Effect, ReportHopBroken, SendToGateway
 from node.core.lifecycle import Lifecycle
 from node.core.machines import NodeState
@@ -71,6 +72,7 @@ class NodeCore:
             case (
                 ev.ControlAttached()
                 | ev.ControlDetached()
+                | ev.DraftModelChecked()
                 | ev.SpanAssigned()
                 | ev.SpanUnassigned()
                 | ev.SpanLoaded()
@@ -99,6 +101,8 @@ class NodeCore:
                 sessions.reserved(event, now_ms, out)
             case ev.KvRefused():
                 sessions.not_reserved(event, out)
+            case ev.Drafted():
+                sessions.drafted(event, now_ms, out)
             case ev.CloseReceived():
                 sessions.close(event.sender, event.request_id, event.epoch, event.reason, out)
             case ev.BrokenReceived():
@@ -133,6 +137,8 @@ class NodeCore:
                 lifecycle.attached(event, out)
             case ev.ControlDetached():
                 self._node.is_attached = False
+            case ev.DraftModelChecked():
+                self._node.drafts = DraftRecord() if event.fits else None
             case ev.SpanAssigned():
                 lifecycle.assigned(event, out)
             case ev.SpanUnassigned():

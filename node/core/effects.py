@@ -13,6 +13,7 @@ from plait.types import (
     NodeId,
     Reason,
     RequestId,
+    SamplingParams,
 )
 
 
@@ -115,6 +116,21 @@ class SubmitRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Have the draft model guess what comes behind `token_ids`, which begin at `start`: `count`
+    tokens; ends in Drafted. ReleaseKv ends it for the request."""
+
+    request_id: RequestId
+    epoch: int
+    start: int
+    token_ids: tuple[int, ...]
+    count: int
+    is_waited: bool
+    kv_tokens: int
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpan:
     """Load these layers in place of what is held; ends in SpanLoaded or SpanLoadFailed."""
 
@@ -176,7 +192,7 @@ class Exit:
 
 
 DataEffect = Dial | Send | SendToGateway
-EngineEffect = ReserveKv | ReleaseKv | RewindKv | SubmitRows | LoadSpan | UnloadSpan
+EngineEffect = ReserveKv | ReleaseKv | RewindKv | SubmitRows | Draft | LoadSpan | UnloadSpan
 ReportEffect = (
     ReportSpanLoaded | ReportLoadFailed | ReportHopBroken | ReportDrainAsked | ReportDrained
 )

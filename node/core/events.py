@@ -205,6 +205,24 @@ class StepFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """What the draft model guesses; a guess took it `step_ms`. Nothing: it does not for this
+    request."""
+
+    request_id: RequestId
+    epoch: int
+    token_ids: tuple[int, ...]
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModelChecked:
+    """Whether the draft model of this node guesses tokens of what is held."""
+
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOffered:
     """A model that the network serves."""
 
@@ -305,9 +323,11 @@ DataEvent = (
     | KvReserved
     | KvRefused
     | StepFinished
+    | Drafted
 )
 LifecycleEvent = (
     ControlAttached
+    | DraftModelChecked
     | ControlDetached
     | SpanAssigned
     | SpanUnassigned

@@ -15,53 +15,11 @@ NOTHING_CAME: Final = Reason(code="engine_failed", message="a step returned no h
 def prefill(node: NodeData, session: Session, out: list[Effect]) -> None:
     """All chunks at once: while this stage runs one, the next stage runs the one before."""
     prompt = session.prompt_token_ids
-    chunk = _rows_of_a_frame(node, session.row_bytes_max)
+    chunk = rows_of_a_frame(node, session.row_bytes_max)
     for start in range(session.next_position, len(prompt), chunk):
         ids = prompt[start : start + chunk]
         is_end = start + len(ids) == len(prompt)
         submit(session, start, len(ids), out, token_ids=ids, sample=is_end)
-
-
-def decode(
-    node: NodeData, session: Session, drawn: Sequence[int], now_ms: int, out: list[Effect]
-) -> None:
-    """The token that was drawn last is the first stage's next row, and guesses what comes after it
-    may follow; those before it ran as guesses. The prompt has run for good."""
-    session.prompt_token_ids = ()
-    names = () if session.namer is None else session.namer.push(drawn)
-    drafted = _drafted(node, session, drawn, now_ms)
-    submit(
-        session,
-        session.next_position,
-        1 + len(drafted),
-        out,
-        token_ids=(drawn[-1], *drafted),
-        sample=True,
-        block_name=names[0] if names else None,
-        drafted_ids=drafted,
-    )
-
-
-def _drafted(
-    node: NodeData, session: Session, drawn: Sequence[int], now_ms: int
-) -> tuple[int, ...]:
-    """Guesses behind a drawn token. None beyond the last token that may be drawn: so they need no
-    slots but those that the request has anyway."""
-    proposer = session.proposer
-    if proposer is None:
-        return ()
-    node.counters.drafts_accepted += len(drawn) - 1
-    proposer.drew(drawn, now_ms)
-    position, opened = session.next_position, session.open
-    most = min(
-        session.drafts_max,
-        opened.prompt_tokens + opened.max_new_tokens - position - 2,
-        session.position_limit - position - 1,
-        _rows_of_a_frame(node, session.row_bytes_max) - 1,
-    )
-    drafted = proposer.propose(max(0, most), len(node.sessions), now_ms)
-    node.counters.tokens_drafted += len(drafted)
-    return drafted
 
 
 def submit(
@@ -109,7 +67,7 @@ def send_on(
     row_bytes = len(hidden) // num_tokens
     is_newest = session.sent_position == session.next_position
     drafted_ids = session.drafted_ids if is_newest else ()
-    chunk = num_tokens if drafted_ids else _rows_of_a_frame(node, row_bytes)
+    chunk = num_tokens if drafted_ids else rows_of_a_frame(node, row_bytes)
     for start in range(0, num_tokens, chunk):
         end = min(num_tokens, start + chunk)
         is_end = end == num_tokens
@@ -126,7 +84,8 @@ def send_on(
         out.append(Send(session.next_id, rows))
 
 
-def _rows_of_a_frame(node: NodeData, row_bytes: int) -> int:
+def rows_of_a_frame(node: NodeData, row_bytes: int) -> int:
+    """Rows of a prompt, or a row and its guesses, that go in one frame."""
     limits = node.limits
     frame_bytes = node.frame_bytes_max - limits.frame_overhead_bytes
     return max(1, min(limits.prefill_chunk_tokens, frame_bytes // max(1, row_bytes)))

@@ -7,11 +7,12 @@ counted; what contradicts the session ends that session, and no other.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from node.core import checks, opening, prefixes, rows, speculation
+from node.core import checks, guessing, opening, prefixes, rows, speculation
 from node.core.effects import Dial, Effect, ReserveKv, Send, SendToGateway
 from node.core.ends import Ends
 from node.core.events import (
     BrokenReceived,
+    Drafted,
     FrameRejected,
     KvRefused,
     KvReserved,
@@ -79,7 +80,7 @@ class Sessions:
         if session.is_first:
             session.open = prefixes.named(session)
             if session.drafts_max:
-                session.proposer = node.proposers.begin(opened, prompt)
+                guessing.begin(node, session, prompt)
         node.sessions[opened.request_id] = session
         if session.next_id is not None:
             out.append(Dial(session.next_id, opened.stages[opened.stage_index + 1].addresses))
@@ -201,6 +202,12 @@ class Sessions:
                 rows.send_on(self._node, session, outcome, outcome.hidden, out)
             else:
                 self.ends.break_session(session, StatusCode.INTERNAL, rows.NOTHING_CAME, out)
+
+    def drafted(self, event: Drafted, now_ms: int, out: list[Effect]) -> None:
+        """Guesses of the draft model: a row may wait for them."""
+        session = self.ends.find(event.request_id, event.epoch)
+        if session is not None:
+            guessing.drafted(self._node, session, event, now_ms, out)
 
     def _break_step(self, session: Session, error: Reason, out: list[Effect]) -> None:
         """Rows that nothing can be made of are the fault of who sent them."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+from node.core.drafting import Drafting, DraftRecord
 from node.core.events import ModelOffered, SpanAssigned
 from node.core.kept import KeptRoutes
 from node.core.machines import NodeState, SessionState
@@ -33,7 +34,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start. A frame is dropped for exactly one reason."""
+    """Totals since the start. A frame is dropped for exactly one reason. `trips` of requests that
+    begin here brought a token and the guesses before it that were right."""
 
     frames_duplicate: int = 0
     frames_late: int = 0
@@ -45,14 +47,24 @@ class Counters:
     sessions_finished: int = 0
     sessions_broken: int = 0
     tokens_drawn: int = 0
+    trips: int = 0
     tokens_drafted: int = 0
     drafts_accepted: int = 0
+    tokens_drafted_by_model: int = 0
+    drafts_accepted_by_model: int = 0
 
     @property
     def frames_dropped(self) -> int:
         return (
             self.frames_duplicate + self.frames_late + self.frames_foreign + self.frames_malformed
         )
+
+
+class HeldRow(NamedTuple):
+    """A first stage's row that waits for guesses to go with it."""
+
+    token_id: int
+    block_name: bytes | None
 
 
 class Session:
@@ -65,6 +77,7 @@ class Session:
 
     `namer` names blocks on the first stage; `block_names` are those of rows that the engine has, by
     the position after them. The prompt is kept until its token comes: it may have to run again.
+    `drafting` is the `proposer` where the draft model guesses too; `held_row` waits for it.
     """
 
     __slots__ = (
@@ -72,9 +85,11 @@ class Session:
         "awaits_start",
         "block_names",
         "drafted_ids",
+        "drafting",
         "drafts_max",
         "epoch",
         "first_id",
+        "held_row",
         "is_first",
         "is_last",
         "last_id",
@@ -125,6 +140,8 @@ class Session:
         self.drafted_ids: tuple[int, ...] = ()
         self.drafts_max = 0
         self.proposer: Proposer | None = None
+        self.drafting: Drafting | None = None
+        self.held_row: HeldRow | None = None
         self.num_generated = 0
         self.prompt_token_ids = prompt
         self.active_ms = now_ms
@@ -179,6 +196,7 @@ class NodeData:
     counters: Counters = field(default_factory=Counters)
     swept_ms: int = 0
     proposers: Proposers = field(default_factory=PromptLookups)
+    drafts: DraftRecord | None = None
 
     def spec(self) -> ModelSpec | None:
         """Shape of the model that is held."""

@@ -7,7 +7,7 @@ says how many were right, since the first stage knows what it guessed.
 
 from collections.abc import Iterable
 
-from node.core import checks, rows
+from node.core import checks, guessing
 from node.core.effects import Effect, Send, SendToGateway
 from node.core.ends import Ends
 from node.core.events import DrawnToken, RowOutcome
@@ -54,7 +54,7 @@ class Tokens:
             )
             out.append(Send(session.first_id, ring))
         elif token.finish_reason is None:
-            rows.decode(self._node, session, [t.token_id for t in tokens], now_ms, out)
+            guessing.decode(self._node, session, [t.token_id for t in tokens], now_ms, out)
         if token.finish_reason is not None:
             self._counters.sessions_finished += 1
             self._ends.forget(session, out)
@@ -75,7 +75,7 @@ class Tokens:
         if not session.is_first or session.is_last or session.last_id != sender:
             self._counters.frames_foreign += 1
             return
-        if token.position < session.due_position:
+        if token.position < session.due_position or session.held_row is not None:
             self._counters.frames_duplicate += 1
             return
         session.active_ms = now_ms
@@ -91,7 +91,7 @@ class Tokens:
         accepted = session.drafted_ids[: token.position - session.due_position]
         session.settle(token.position)
         session.drafts_max = min(session.drafts_max, token.drafts_max)
-        rows.decode(self._node, session, [*accepted, token.token_id], now_ms, out)
+        guessing.decode(self._node, session, [*accepted, token.token_id], now_ms, out)
 
     def _finish(self, session: Session, reason: FinishReason, out: list[Effect]) -> None:
         self._counters.sessions_finished += 1

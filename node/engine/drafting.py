@@ -1,0 +1,184 @@
+"""The draft model in a thread of its own: a whole small model that guesses for a first stage.
+
+Its thread steps back behind the stage's where cores are short, and reads prompts piece by piece.
+Guesses are drawn as the served model's tokens are, with the same number for (seed, position): where
+both models see things alike, they draw alike (Daliri, Musco, Suresh: "Coupling without
+communication and drafter-invariant speculative decoding", 2024).
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from node.draft_port import DraftAnswer, DraftOrder, DraftSink
+from node.engine.drafting_book import DraftBook, Guessing, nothing
+from node.engine.drafting_model import DraftModel
+from node.engine.sequence import Sequence, StepItem
+from node.ports import SequenceOpen, StageResult, StageWork
+from plait import log
+from plait.types import DType, ModelSource, ModelSpec, Reason, RequestId, SamplingParams
+
+STOP_S: Final = 10.0
+NICENESS: Final = 5
+"""Of the draft model's threads, where the system has such a thing for threads."""
+
+_log = log.get("drafting")
+
+Command = Callable[[], list[DraftAnswer]]
+
+
+class Drafter:
+    """A `node.draft_port.DraftHost`. `num_threads` is torch's, in its thread."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        *,
+        num_threads: int | None = None,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._model = model
+        self._num_threads = num_threads
+        self._now_ns = now_ns
+        self.book = DraftBook(model.num_slots, model.sequence_tokens_max)
+        self._vocab_size = model.spec.vocab_size
+        self._wake = threading.Condition()
+        self._commands: deque[Command] = deque()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, sink: DraftSink) -> None:
+        assert self._thread is None, "the draft model runs already"
+        self._loop = asyncio.get_running_loop()
+        self._sink = sink
+        self._thread = threading.Thread(target=self._run, name="plait-draft", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        await asyncio.to_thread(thread.join, STOP_S)
+
+    async def check(self, spec: ModelSpec, source: ModelSource) -> Reason | None:
+        refusal = await asyncio.to_thread(self._model.refusal, spec, source)
+        if refusal is None:
+            self._vocab_size = min(spec.vocab_size, self._model.spec.vocab_size)
+        return refusal
+
+    def order(self, order: DraftOrder) -> None:
+        self._do(lambda: self.book.take(order))
+
+    def close(self, request_id: RequestId, epoch: int) -> None:
+        def closed() -> list[DraftAnswer]:
+            self.book.close(request_id, epoch)
+            return []
+
+        self._do(closed)
+
+    def _do(self, command: Command) -> None:
+        with self._wake:
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        stepping: list[Guessing] = []
+        while True:
+            with self._wake:
+                while not (self._commands or stepping or self._is_stopping):
+                    self._wake.wait()
+                if self._is_stopping:
+                    break
+                commands = list(self._commands)
+                self._commands.clear()
+            for command in commands:
+                self._tell(command())
+            stepping = self.book.next_step()
+            if stepping:
+                self._step(stepping)
+                stepping = self.book.next_step()
+        self._model.close()
+
+    def _step(self, stepping: list[Guessing]) -> None:
+        """Run the next rows of each, and tell what was asked for."""
+        items: list[StepItem] = []
+        runs: list[Guessing] = []
+        for sequence in stepping:
+            rows, is_guess = sequence.rows()
+            if self.book.make_room(sequence, sequence.num_run + len(rows)):
+                items.append(_item(sequence, rows, self._model.spec, sample=is_guess))
+                runs.append(sequence)
+            elif sequence.wanted:
+                self._tell([nothing(sequence.order)])
+        started_ns = self._now_ns()
+        try:
+            results = self._model.run(items) if items else []
+        except Exception as error:  # root: a draft model that fails costs guesses, no request
+            _log.exception("draft_failed", error=repr(error))
+            results = []
+        step_ms = (self._now_ns() - started_ns) / 1e6
+        for at, sequence in enumerate(runs):
+            self._ran(sequence, items[at], results[at] if results else None, step_ms)
+        self._tell(self.book.answers(runs))
+
+    def _ran(
+        self, sequence: Guessing, item: StepItem, result: StageResult | None, step_ms: float
+    ) -> None:
+        guess = None if result is None else result.token_id
+        is_lost = result is None or result.error is not None
+        if is_lost or (guess is not None and guess >= self._vocab_size):
+            self.book.close(sequence.key, sequence.order.epoch)
+            if sequence.wanted:
+                self._tell([nothing(sequence.order)])
+            return
+        self.book.ran(sequence, item.work.num_tokens, guess, step_ms)
+
+    def _tell(self, answers: list[DraftAnswer]) -> None:
+        for answer in answers:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
+                self._loop.call_soon_threadsafe(self._sink, answer)
+
+
+def _item(sequence: Guessing, rows: list[int], spec: ModelSpec, *, sample: bool) -> StepItem:
+    order = sequence.order
+    opened = SequenceOpen(
+        request_id=order.request_id,
+        epoch=order.epoch,
+        span=spec.whole,
+        kv_tokens=order.kv_tokens,
+        wire_dtype=DType.FLOAT32,
+        sampling=drawing(order.sampling),
+    )
+    work = StageWork(
+        order.request_id, order.epoch, sequence.num_run, len(rows), token_ids=rows, sample=sample
+    )
+    of_engine = Sequence(opened)
+    of_engine.runs = sequence.runs
+    return StepItem(of_engine, work)
+
+
+def drawing(sampling: SamplingParams) -> SamplingParams:
+    """How a guess is drawn: what looks at all tokens so far is left out."""
+    return replace(
+        sampling,
+        repetition_penalty=1.0,
+        frequency_penalty=0.0,
+        presence_penalty=0.0,
+        constraint=None,
+        top_logprobs=None,
+    )
