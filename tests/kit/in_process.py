@@ -16,6 +16,8 @@ from node.agent.joining import join
 from node.agent.weights import open_weights
 from node.config import NodeConfig
 from node.engine.device import pick_device
+from node.engine.drafting import Drafter
+from node.engine.drafting_model import load_draft_model
 from node.engine.host import ThreadedEngineHost
 from node.main import Node
 from node.owner.settings import read_settings
@@ -38,6 +40,8 @@ class SmallNode:
     name: str
     engine: ThreadedEngineHost
     proxy: Proxy
+    node: Node
+    drafter: Drafter | None = None
 
     @property
     def kv_tokens_reserved(self) -> int:
@@ -92,9 +96,10 @@ async def small_network(
     wire_dtype: DType = DType.FLOAT32,
     sets: tuple[str, ...] = (),
     times_wide: int = 1,
+    draft_model: str = "",
 ) -> AsyncIterator[SmallNetwork]:
     """The tiny model over `num_nodes` nodes of which fewer cannot hold it, each behind a proxy.
-    `sets` are the owners' limits."""
+    `sets` are the owners' limits; `draft_model` is all nodes', a folder in `home`."""
     spec = write_tiny_model(home / "tiny", context_tokens=context_tokens, times_wide=times_wide)
     names = [f"node {number}" for number in range(1, num_nodes + 1)]
     config = loopback_config(
@@ -112,7 +117,7 @@ async def small_network(
         )
         for name in names:
             network.nodes[name] = await stack.enter_async_context(
-                _small_node(network, name, cap_bytes, sets)
+                _small_node(network, name, cap_bytes, sets, draft_model)
             )
         await until_ready(network.news)
         yield network
@@ -127,7 +132,11 @@ async def until_ready(news: Announcement) -> None:
 
 @asynccontextmanager
 async def _small_node(
-    network: SmallNetwork, name: str, cap_bytes: int | None, sets: tuple[str, ...]
+    network: SmallNetwork,
+    name: str,
+    cap_bytes: int | None,
+    sets: tuple[str, ...],
+    draft_model: str,
 ) -> AsyncIterator[SmallNode]:
     port = free_port()
     async with Proxy(port) as proxy:
@@ -142,13 +151,17 @@ async def _small_node(
             owner=read_settings(network.home / "none.toml", environ={}, flags=sets),
         )
         credentials = await join(config)
-        engine = ThreadedEngineHost(
-            pick_device("cpu", DType.FLOAT32), open_weights, memory_bytes=cap_bytes, num_threads=1
-        )
-        node = Node(config, credentials, engine, SystemClock(), lambda _: None)
+        device = pick_device("cpu", DType.FLOAT32)
+        engine = ThreadedEngineHost(device, open_weights, memory_bytes=cap_bytes, num_threads=1)
+        drafter: Drafter | None = None
+        if draft_model:
+            folder = str(network.home / draft_model)
+            model = load_draft_model(folder, device, open_weights, memory_bytes=None)
+            drafter = Drafter(model, num_threads=1)
+        node = Node(config, credentials, engine, SystemClock(), lambda _: None, drafter=drafter)
         task = asyncio.create_task(node.run(), name=name)
         try:
-            yield SmallNode(name, engine, proxy)
+            yield SmallNode(name, engine, proxy, node, drafter)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
