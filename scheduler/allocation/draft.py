@@ -127,17 +127,35 @@ def _note_standing(draft: Draft) -> None:
 
 
 def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
-    """Complete a model that kept nodes cover in part."""
+    """Complete a model that kept nodes cover in part. Where the best nodes for the first gaps leave
+    too little for a wide one, the wide ones come first."""
     spans = draft.spans[planner.spec.model_id]
-    for gap in missing_spans(list(spans.values()), planner.spec.num_layers) if spans else []:
-        chains = grow(planner, draft.free(), gap)
-        if not chains:
-            return shortage_error(planner, draft.free(), spans)
-        best = max(chains, key=lambda c: (c.score, -len(c.stages), c.node_ids))
-        for node_id, span in best.stages:
+    gaps = missing_spans(list(spans.values()), planner.spec.num_layers) if spans else []
+    filled = _filled(draft, planner, gaps)
+    if filled is None and len(gaps) > 1:
+        filled = _filled(draft, planner, sorted(gaps, key=lambda gap: (-len(gap), gap)))
+    if filled is None:
+        return shortage_error(planner, draft.free(), spans)
+    for gap, chain in filled:
+        for node_id, span in chain.stages:
             spans[node_id] = span
             draft.reasons[node_id] = f"fills the gap at layers {gap} of {planner.spec.model_id}"
     return None
+
+
+def _filled(
+    draft: Draft, planner: ChainPlanner, gaps: Sequence[LayerSpan]
+) -> list[tuple[LayerSpan, Chain]] | None:
+    """The best chain for each gap in turn, of nodes that no earlier one took."""
+    free, filled = draft.free(), list[tuple[LayerSpan, Chain]]()
+    for gap in gaps:
+        chains = grow(planner, free, gap)
+        if not chains:
+            return None
+        best = max(chains, key=lambda c: (c.score, -len(c.stages), c.node_ids))
+        filled.append((gap, best))
+        free = [n for n in free if n not in best.node_ids]
+    return filled
 
 
 def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:

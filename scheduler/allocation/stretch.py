@@ -19,14 +19,31 @@ def stretch(
     from a node's own disk count a tenth.
 
     A shortest path over boundaries: nodes come in the order in which they stand, idle ones where
-    the first layers are missing. From "all before b is held" a node leads to its span's end for
-    nothing where it holds b, and to any end that fits it for the layers that it has to read.
+    the first layers are missing, or else where most are. From "all before b is held" a node leads
+    to its span's end for nothing where it holds b, and to any end that fits it for the layers that
+    it has to read.
     """
     gaps = missing_spans(list(held.values()), planner.spec.num_layers)
     if not gaps:
         return {}
+    widest = max(gaps, key=len)
+    for gap in (gaps[0], widest) if idle and widest is not gaps[0] else gaps[:1]:
+        changed = _path(planner, held, idle, gap.start, fixed, cached)
+        if changed is not None:
+            return changed
+    return None
+
+
+def _path(
+    planner: ChainPlanner,
+    held: Mapping[NodeId, LayerSpan],
+    idle: frozenset[NodeId],
+    idle_from: int,
+    fixed: frozenset[NodeId],
+    cached: CachedLayers,
+) -> dict[NodeId, LayerSpan] | None:
     places = {n: (span.start, 1, n) for n, span in held.items()}
-    places.update({n: (gaps[0].start, 0, n) for n in idle})
+    places.update({n: (idle_from, 0, n) for n in idle})
     last = planner.spec.num_layers
     cost: list[float] = [0.0] + [math.inf] * last
     came: list[dict[int, tuple[NodeId, int, LayerSpan | None]]] = []
