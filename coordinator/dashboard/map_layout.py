@@ -13,11 +13,15 @@ from coordinator.dashboard.flows import GATEWAY, Flow
 
 BOXES_MAX: Final = 36
 COLUMNS_MAX: Final = 6
-BOX_WIDTH: Final = 168
-BOX_HEIGHT: Final = 48
-COLUMN_STEP: Final = 300
-ROW_STEP: Final = 84
-MARGIN: Final = 16
+BOX_WIDTH: Final = 150
+BOX_HEIGHT: Final = 46
+STEP_MIN: Final = 234
+STEP_MAX: Final = 330
+WIDTH: Final = 1_316
+"""What a wide screen shows without scrolling; the map is wider where that is too narrow."""
+
+ROW_STEP: Final = 76
+MARGIN: Final = 12
 IN, OUT = "in", "out"
 
 
@@ -57,18 +61,20 @@ def lay_out(model: ModelView, holders: Sequence[NodeView], flows: Sequence[Flow]
     """The picture of one model. O(nodes + hops)."""
     groups = _groups(model, holders)
     spans = {key: _span(nodes) for key, nodes in groups.items()}
-    columns = _columns(spans, model.num_layers)
-    tallest = max((len(keys) for keys in columns), default=1)
-    height = 2 * MARGIN + (max(1, tallest) - 1) * ROW_STEP + BOX_HEIGHT
-    boxes = {IN: _end_box(IN, 0, height)}
-    for at, keys in enumerate(columns, 1):
-        top = (height - ((len(keys) - 1) * ROW_STEP + BOX_HEIGHT)) // 2
-        for row, key in enumerate(keys):
-            x, y = MARGIN + at * COLUMN_STEP, top + row * ROW_STEP
-            boxes[key] = Box(key=key, nodes=tuple(groups[key]), span=spans[key], x=x, y=y)
-    boxes[OUT] = _end_box(OUT, len(columns) + 1, height)
+    column_of = _columns(spans, model.num_layers)
+    rows = _rows(spans, column_of)
+    num_columns = 1 + max(column_of.values(), default=0)
+    room = WIDTH - BOX_WIDTH - 2 * MARGIN
+    step = min(STEP_MAX, max(STEP_MIN, room // (num_columns + 1)))
+    height = 2 * MARGIN + max(rows.values(), default=0) * ROW_STEP + BOX_HEIGHT
+    boxes = {IN: _end_box(IN, MARGIN, height)}
+    for key, row in rows.items():
+        x, y = MARGIN + (1 + column_of[key]) * step, MARGIN + row * ROW_STEP
+        boxes[key] = Box(key=key, nodes=tuple(groups[key]), span=spans[key], x=x, y=y)
+    right = MARGIN + (num_columns + 1) * step
+    boxes[OUT] = _end_box(OUT, right, height)
     edges = _edges(boxes, flows)
-    width = 2 * MARGIN + (len(columns) + 1) * COLUMN_STEP + BOX_WIDTH
+    width = right + BOX_WIDTH + MARGIN
     return Layout(boxes=tuple(boxes.values()), edges=edges, width=width, height=height)
 
 
@@ -94,22 +100,35 @@ def _span(nodes: Sequence[NodeView]) -> tuple[int, int]:
     return min(start for start, _ in spans), max(end for _, end in spans)
 
 
-def _columns(spans: Mapping[str, tuple[int, int]], num_layers: int) -> list[list[str]]:
-    """Keys by where they start, in at most COLUMNS_MAX columns, none of them empty."""
+def _columns(spans: Mapping[str, tuple[int, int]], num_layers: int) -> dict[str, int]:
+    """Columns by where spans start, at most COLUMNS_MAX, none of them empty."""
     starts = sorted({start for start, _ in spans.values()})
-    if len(starts) <= COLUMNS_MAX:
-        place = {start: at for at, start in enumerate(starts)}
+    if len(starts) > COLUMNS_MAX:
+        near = {start: start * COLUMNS_MAX // max(1, num_layers) for start in starts}
     else:
-        place = {start: start * COLUMNS_MAX // max(1, num_layers) for start in starts}
-    columns: dict[int, list[str]] = {}
+        near = {start: start for start in starts}
+    place = {each: at for at, each in enumerate(sorted(set(near.values())))}
+    return {key: place[near[start]] for key, (start, _) in spans.items()}
+
+
+def _rows(spans: Mapping[str, tuple[int, int]], column_of: Mapping[str, int]) -> dict[str, int]:
+    """Boxes that follow each other without overlap share a row, so that lines between them run
+    straight and pass behind nobody."""
+    ends: list[tuple[int, int]] = []
+    rows: dict[str, int] = {}
     for key in sorted(spans, key=lambda key: (spans[key], key)):
-        columns.setdefault(place[spans[key][0]], []).append(key)
-    return [columns[at] for at in sorted(columns)]
+        (start, end), column = spans[key], column_of[key]
+        free = (i for i, last in enumerate(ends) if last[0] <= start and last[1] < column)
+        row = next(free, len(ends))
+        if row == len(ends):
+            ends.append((end, column))
+        ends[row] = (end, column)
+        rows[key] = row
+    return rows
 
 
-def _end_box(key: str, column: int, height: int) -> Box:
-    x, y = MARGIN + column * COLUMN_STEP, (height - BOX_HEIGHT) // 2
-    return Box(key=key, nodes=(), span=(0, 0), x=x, y=y)
+def _end_box(key: str, x: int, height: int) -> Box:
+    return Box(key=key, nodes=(), span=(0, 0), x=x, y=(height - BOX_HEIGHT) // 2)
 
 
 def _edges(boxes: Mapping[str, Box], flows: Sequence[Flow]) -> tuple[Edge, ...]:

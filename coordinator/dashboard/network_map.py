@@ -12,6 +12,7 @@ from coordinator.dashboard.map_layout import (
     BOX_WIDTH,
     IN,
     OUT,
+    STEP_MIN,
     Box,
     Edge,
     Layout,
@@ -24,9 +25,8 @@ from coordinator.dashboard.snapshot import Snapshot
 
 LABELS_MAX: Final = 24
 HOPS_SHOWN: Final = 25
-NAME_CHARS: Final = 19
+NAME_CHARS: Final = 17
 UNPLACED_SHOWN: Final = 24
-DOT: Final = " \u00b7 "
 WIDEST: Final = 11.0
 HOP_HEADS: Final = (
     ("From", ""),
@@ -36,8 +36,8 @@ HOP_HEADS: Final = (
     ("Hops", "num"),
 )
 LEGEND: Final = (
-    "The wider a line, the more tokens a second pass; dashed ones are measured and idle. On it: "
-    "tokens a second and the round trip."
+    "The wider a line, the more tokens a second pass (above it); below it, the round trip. Dashed "
+    "lines are measured and idle."
 )
 
 
@@ -96,18 +96,15 @@ def _line(edge: Edge, most: float) -> str:
 
 
 def _label(edge: Edge) -> str:
-    start, first, second, end = _curve(edge)
-    # A little before the middle, so that labels of lines that cross do not meet.
-    x, y = _at(0.42, start, first, second, end)
-    words: list[str] = []
-    if edge.tokens_per_s > 0:
-        words.append(f"{figures.per_second(edge.tokens_per_s)}/s")
-    if edge.rtt_ms is not None:
-        words.append(figures.milliseconds(float(edge.rtt_ms)))
-    said = DOT.join(words)
-    return (
-        f'<text data-key="label {text(_key(edge))}" class="edge-label" x="{x:.0f}" '
-        f'y="{y - 6:.0f}" text-anchor="middle">{said}</text>'
+    """What passes above the line, how far it is below, in the gap behind the line's source."""
+    x, y = _beside(edge)
+    rate = f"{figures.per_second(edge.tokens_per_s)}/s" if edge.tokens_per_s > 0 else ""
+    rtt = figures.milliseconds(float(edge.rtt_ms)) if edge.rtt_ms is not None else ""
+    return "".join(
+        f'<text data-key="{kind} {text(_key(edge))}" class="edge-label" x="{x:.0f}" '
+        f'y="{y + by:.0f}" text-anchor="middle">{said}</text>'
+        for kind, said, by in (("rate", rate, -9), ("rtt", rtt, 19))
+        if said
     )
 
 
@@ -217,12 +214,23 @@ def _curve(edge: Edge) -> tuple[Point, Point, Point, Point]:
     return (x1, y1), (x1 + pull, y1), (x2 - pull, y2), (x2, y2)
 
 
-def _at(t: float, a: Point, b: Point, c: Point, d: Point) -> Point:
+def _beside(edge: Edge) -> Point:
+    """The line's point in the middle of the gap to the next column."""
+    curve = _curve(edge)
+    gap = min(max(curve[3][0] - curve[0][0], 40), STEP_MIN - BOX_WIDTH)
+    x = curve[0][0] + gap / 2
+    low, high = 0.0, 1.0
+    for _ in range(12):  # x rises along the line, save where it goes back
+        middle = (low + high) / 2
+        low, high = (middle, high) if _at(middle, curve)[0] < x else (low, middle)
+    return _at(low, curve)
+
+
+def _at(t: float, curve: tuple[Point, Point, Point, Point]) -> Point:
     """A cubic's point."""
     u = 1 - t
     weights = (u**3, 3 * u * u * t, 3 * u * t * t, t**3)
-    points = (a, b, c, d)
     return (
-        sum(w * p[0] for w, p in zip(weights, points, strict=True)),
-        sum(w * p[1] for w, p in zip(weights, points, strict=True)),
+        sum(w * p[0] for w, p in zip(weights, curve, strict=True)),
+        sum(w * p[1] for w, p in zip(weights, curve, strict=True)),
     )

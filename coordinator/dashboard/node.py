@@ -158,7 +158,7 @@ def _figure(name: str) -> Callable[[float], str]:
         case "stage_ms":
             return figures.measured
         case _:
-            return figures.rate
+            return lambda value: f"{figures.num_bytes(value)}/s"
 
 
 def _hop_cells(hop: MeasuredHopView, names: Mapping[str, str]) -> tuple[str, ...]:

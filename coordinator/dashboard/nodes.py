@@ -29,7 +29,6 @@ NODE_HEADS: Final = (
     ("Node", ""),
     ("State", ""),
     ("Layers", "num"),
-    ("Decode per layer", "num"),
     ("Stage", "num"),
     ("RTT", "num"),
     ("KV tokens", ""),
@@ -171,7 +170,6 @@ def _cells(node: NodeView, heard: NodeTelemetry | None, names: dict[str, str]) -
         f'<span class="cell-note mono">{text(node.node_id)}</span>',
         node_state(node),
         figures.layers(node.span),
-        figures.measured(node.decode_layer_ms),
         measured + predicted + error_note(node),
         _rtt(node, names),
         meter(node.kv_tokens_reserved, node.kv_tokens_max, kv_label),
@@ -197,7 +195,7 @@ def node_state(node: NodeView) -> str:
 
 def _rtt(node: NodeView, names: dict[str, str]) -> str:
     """To the coordinator, and under it to the neighbours, with the bandwidth where measured."""
-    hops = "".join(_hop(hop, names) for hop in node.hops[:3])
+    hops = "".join(_hop(hop, names) for hop in node.hops[:2])
     return figures.measured(node.coordinator_rtt_ms) + hops
 
 
@@ -227,7 +225,7 @@ def error_note(node: NodeView) -> str:
     if not parts:
         return ""
     title = "predicted from the node's own measurements, against what its steps took"
-    return f'<span class="cell-note" title="{title}">off by {", ".join(parts)}</span>'
+    return f'<span class="cell-note" title="{title}">{", ".join(parts)} off</span>'
 
 
 def heard_chip(heard: NodeTelemetry | None) -> str:

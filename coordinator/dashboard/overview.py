@@ -15,7 +15,11 @@ DEPARTED_SHOWN_MS: Final = 600_000
 
 
 def draw_headline(snapshot: Snapshot) -> str:
-    """Whether the network can serve, in a sentence."""
+    """The page's title, for who cannot see it, and whether the network can serve."""
+    return f'<h1 class="unseen">Overview</h1>{_headline(snapshot)}'
+
+
+def _headline(snapshot: Snapshot) -> str:
     view = snapshot.view
     if not view.nodes:
         return banner("warn", "No node yet", "Create an enrolment token and hand out its line.")

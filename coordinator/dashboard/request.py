@@ -93,8 +93,8 @@ def receipt(content: Mapping[str, object]) -> str:
     drawn = text(json.dumps(content, indent=1, ensure_ascii=False))
     copy = '<button type="button" class="btn btn-quiet" data-copy="#receipt">Copy</button>'
     body = (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Receipt as JSON">'
-        f'<pre class="receipt" id="receipt">{drawn}</pre></div>'
+        '<pre class="receipt" id="receipt" tabindex="0" role="region" '
+        f'aria-label="Receipt as JSON">{drawn}</pre>'
     )
     return section("Receipt", body, aside=copy)
 

@@ -36,7 +36,8 @@ REQUEST_HEADS: Final = (
 )
 PAST_HEADS: Final = (
     ("Request", ""),
-    ("Ended", ""),
+    ("Model", ""),
+    ("Ended (UTC)", ""),
     ("Outcome", ""),
     ("Key", ""),
     ("In", "num"),
@@ -152,8 +153,8 @@ def _past_cells(request: PastRequest, keys: Mapping[str, str]) -> tuple[str, ...
     why = f'<span class="cell-note">{text(request.reason)}</span>' if request.reason else ""
     ttft = None if request.ttft_ms is None else round(request.ttft_ms)
     return (
-        request_link(request.request_id)
-        + f'<span class="cell-note">{text(request.model_id)}</span>',
+        request_link(request.request_id),
+        text(request.model_id),
         moment(request.finished_unix_ms),
         chip(request.finish_reason or "ended", OUTCOME_TONES.get(request.finish_reason, "calm"))
         + why,

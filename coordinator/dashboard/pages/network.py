@@ -32,8 +32,7 @@ async def overview_page(sources: Sources, request: Request) -> None:
     async def do(action: Action) -> None:
         await act_on_network(frame, sources, action)
 
-    head, *shown = frame.regions(1 + len(REGIONS), do)
-    head.show('<h1 class="unseen">Overview</h1>')
+    shown = frame.regions(len(REGIONS), do)
 
     async def tick() -> None:
         for (name, draw), region in zip(REGIONS, shown, strict=True):

@@ -23,14 +23,12 @@ async def plan_page(sources: Sources, request: Request) -> None:
         nonlocal previewed
         match action.name:
             case "preview":
-                previewed = None
+                previewed, markup = None, ""
+                shown.show(plan.draw_working())
                 try:
-                    shown.show(plan.draw_working())
                     markup, previewed = await _preview(sources, action)
-                except BaseException:
-                    shown.show("")
-                    raise
-                shown.show(markup)
+                finally:
+                    shown.show(markup)
             case "apply":
                 _apply(sources, frame, previewed)
                 previewed = None
