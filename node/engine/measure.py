@@ -119,7 +119,7 @@ class _Bench:
             num_slots=positions * (1 + _EXTRA_SEQUENCES),
             device=device,
         )
-        pool.clear()
+        pool.cells.zero_()
         self._positions = positions
         self._runner = Runner(
             HeldStage(
