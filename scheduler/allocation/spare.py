@@ -20,12 +20,12 @@ def replicate(
     """Spans for `free` nodes: each takes the weakest layers that fit on it, the largest node first,
     and as many more beside them as it has room for.
 
-    Boundaries are those of what is held: a stage may run any part of its node's span, so that a
-    wide copy stands in for whichever node is lost, loaded as it is. Nodes on which nothing between
-    two boundaries fits get none.
+    Boundaries are those of what is held, or was when the plan was asked for: a stage may run any
+    part of its node's span, so that a wide copy stands in for whichever node is lost, loaded as it
+    is. Nodes on which nothing between two boundaries fits get none.
     """
     given: dict[NodeId, LayerSpan] = {}
-    cuts = sorted({cut for span in held.values() for cut in (span.start, span.end)})
+    cuts = sorted(planner.cuts | {cut for s in held.values() for cut in (s.start, s.end)})
     parts = [LayerSpan(start, end) for start, end in pairwise(cuts)]
     known: list[Strength] = [(0, 0.0)] * len(parts)
     for node_id in sorted(held):

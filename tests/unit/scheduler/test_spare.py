@@ -18,13 +18,16 @@ def spans_for(held: dict[str, tuple[int, int]], *free: NodeProfile) -> dict[str,
     return {str(n): s for n, s in replicate(planner, spans, [p.node_id for p in free]).items()}
 
 
-def joining(held: dict[str, tuple[int, int]], *profiles: NodeProfile) -> Allocation:
-    """A plan in which those of `held` keep what they have."""
-    placements = tuple(
+def placements_of(held: dict[str, tuple[int, int]]) -> tuple[Placement, ...]:
+    return tuple(
         Placement(node_id=NodeId(name), model_id=ModelId("tiny"), span=LayerSpan(*span))
         for name, span in held.items()
     )
-    question = problem(*profiles, held=placements, fixed=tuple(held))
+
+
+def joining(held: dict[str, tuple[int, int]], *profiles: NodeProfile) -> Allocation:
+    """A plan in which those of `held` keep what they have."""
+    question = problem(*profiles, held=placements_of(held), fixed=tuple(held))
     plan = allocate(question)
     assert violations(question, plan) == []
     return plan
@@ -49,6 +52,17 @@ def test_two_spares_together_cover_what_one_alone_cannot() -> None:
 def test_layers_that_only_one_node_holds_come_before_slow_ones_that_two_hold() -> None:
     held = THREE | {"b2": (10, 20)}
     assert spans_for(held, node("spare", memory_mib=300))["spare"] != LayerSpan(10, 20)
+
+
+def test_a_node_that_may_move_keeps_the_span_that_nobody_else_would_cut_out() -> None:
+    """The middle of the chain is gone: what is left has no gain from moving to one end."""
+    held = {"a": (0, 10), "c": (20, 30), "large": (0, 30)}
+    profiles = [node("a", memory_mib=300), node("c", memory_mib=300)]
+    question = problem(
+        *profiles, node("large", memory_mib=2_000), held=placements_of(held), fixed=("c", "large")
+    )
+    (kept,) = [p for p in allocate(question).placements if p.node_id == "a"]
+    assert kept.span == LayerSpan(0, 10)
 
 
 def test_a_node_that_returns_gets_the_span_that_its_chain_lacks() -> None:
