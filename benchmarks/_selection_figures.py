@@ -1,6 +1,10 @@
-"""How long choosing a chain takes: from the chains that are kept ready, exact, and stitched.
+"""How long choosing a chain takes: from the chains that are kept ready, exact, and stitched; and
+how long the coordinator's loop stands still when nodes come, go or move.
 
-CPU time of one thread, median over requests of many lengths, each the best of three. Nodes: five
+Time of one thread, median over requests of many lengths, each the best of three. Beside each of
+them a plain loop is timed (`for i in range(1000): s += i`), also the best of three: "at 30 ns" is
+the figure as it would be where a turn of that loop takes 30 ns, so that figures of machines, and of
+busy hours, can be compared. Bars are held against plain microseconds. Nodes: five
 speeds, four regions, some busy; boundaries aligned as replicas of one plan have them (four stages);
 or stitched: as our planner leaves a pool, after some left, or every node's its own. Run it as
 `python benchmarks/selection.py [--strict] [--json FILE]`.
@@ -11,16 +15,26 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from random import Random
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from benchmarks._mixed import Mixed, planned
+from benchmarks._selection_rows import (
+    CHAINS_BAR_US,
+    EXACT_BAR_US,
+    REBUILD_BAR_MS,
+    REBUILD_SIZES,
+    SIZES,
+    MixedRow,
+    Rebuilt,
+    Row,
+)
+from benchmarks._selection_tables import show
 from plait.cli.solver_output import hush_banner
 from scheduler.selection import Candidate, Query
 from scheduler.selection.board import Board
@@ -28,41 +42,8 @@ from scheduler.selection.candidates import Load, Promise
 from scheduler.selection.router import Router
 from scheduler.selection.stitched import Stitcher
 
-SIZES: Final = (64, 128, 1_000, 10_000)
-EXACT_BAR_US: Final = {64: 25.0, 128: 100.0, 1_000: 450.0, 10_000: 8_000.0}
-CHAINS_BAR_US: Final = 20.0
 MIXED_SIZES: Final = (64, 128)
 PROMISE: Final = Promise(5_000.0, 300.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Microseconds, medians. `exact_mixed`: some downlinks are slower than some uplinks.
-    `exact_told`: with news of five nodes since the last request. `choose`, `reserve`, `release`: a
-    ready chain chosen for an interactive request, its nodes told, and told again at the end."""
-
-    num_nodes: int
-    exact_us: float
-    exact_p95_us: float
-    exact_mixed_us: float
-    exact_told_us: float
-    choose_us: float
-    reserve_us: float
-    release_us: float
-    rebuild_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedRow:
-    """Spans that overlap. `prepare_ms`: what nodes that come, go or move cost the first request."""
-
-    num_nodes: int
-    ground: str
-    num_spans: int
-    exact_us: float
-    exact_p95_us: float
-    exact_told_us: float
-    prepare_ms: float
 
 
 def queries(count: int) -> list[Query]:
@@ -84,18 +65,29 @@ def queries(count: int) -> list[Query]:
     return found
 
 
-def timed(asked: Sequence[Query], ask: Callable[[Query], object]) -> list[float]:
-    """Microseconds of each, sorted."""
+def timed(asked: Sequence[Query], ask: Callable[[Query], object]) -> tuple[list[float], float]:
+    """Microseconds of each, sorted; and the reference loop's nanoseconds a turn meanwhile."""
     ask(asked[0])
-    taken = []
+    taken, turns = [], []
     for query in asked:
-        best = math.inf
+        best = turn = math.inf
         for _ in range(3):
             started = time.perf_counter()
             ask(query)
             best = min(best, time.perf_counter() - started)
+            turn = min(turn, reference_s())
         taken.append(1e6 * best)
-    return sorted(taken)
+        turns.append(1e6 * turn)
+    return sorted(taken), statistics.median(turns)
+
+
+def reference_s() -> float:
+    """Seconds of a thousand turns of the plainest loop."""
+    total = 0
+    started = time.perf_counter()
+    for i in range(1_000):
+        total += i
+    return time.perf_counter() - started
 
 
 def measure(num_nodes: int) -> Row:
@@ -103,24 +95,25 @@ def measure(num_nodes: int) -> Row:
     asked = queries(200 if num_nodes <= 1_000 else 60)
     candidates, places = crowd(num_nodes)
     board = Board(candidates, places, num_layers=NUM_LAYERS, hop_bytes=HOP_BYTES)
-    exact = timed(asked, board.best)
+    exact, turn_ns = timed(asked, board.best)
     mixed, mixed_places = crowd(num_nodes, is_mixed=True)
     mixed_board = Board(mixed, mixed_places, num_layers=NUM_LAYERS, hop_bytes=HOP_BYTES)
-    started = time.perf_counter()
     router = Router(candidates, places, spec=MODEL, hop_bytes=HOP_BYTES)
-    rebuild_ms = 1e3 * (time.perf_counter() - started)
     promised = [replace(query, promise=PROMISE) for query in asked]
-    choose, reserve, release = _ready(router, candidates, promised)
+    while router.grow():
+        pass
+    choose, reserve, release, ready_turn_ns = _ready(router, candidates, promised)
     return Row(
         num_nodes=num_nodes,
         exact_us=statistics.median(exact),
         exact_p95_us=exact[int(0.95 * len(exact))],
-        exact_mixed_us=statistics.median(timed(asked, mixed_board.best)),
-        exact_told_us=statistics.median(timed(asked, _with_news(board, candidates))),
+        exact_mixed_us=statistics.median(timed(asked, mixed_board.best)[0]),
+        exact_told_us=statistics.median(timed(asked, _with_news(board, candidates))[0]),
         choose_us=choose,
         reserve_us=reserve,
         release_us=release,
-        rebuild_ms=rebuild_ms,
+        turn_ns=turn_ns,
+        ready_turn_ns=ready_turn_ns,
     )
 
 
@@ -137,16 +130,19 @@ def _with_news(board: Board, candidates: Sequence[Candidate]) -> Callable[[Query
 
 def _ready(
     router: Router, candidates: Sequence[Candidate], asked: Sequence[Query]
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     """Choosing among ready chains; telling the router of what was reserved on each stage, the
     request in the batch and its prompt ahead; and of what was given back. The chains are summed up
-    again when they are next asked for, so the first choice after news pays for it."""
+    again when they are next asked for, so the first choice after news pays for it. The reference
+    loop's nanoseconds a turn last."""
     loads = {c.node_id: c.load for c in candidates}
     choosing: list[float] = []
     reserving: list[float] = []
     releasing: list[float] = []
+    turns: list[float] = []
     for query in asked:
         taken = [[math.inf] * 3 for _ in range(3)]
+        turns.append(1e6 * min(reference_s() for _ in range(3)))
         for one in taken:
             started = time.perf_counter()
             decision = router.route(query)
@@ -166,7 +162,34 @@ def _ready(
             one[2] = 1e6 * (time.perf_counter() - started)
         for figures, at in ((choosing, 0), (reserving, 1), (releasing, 2)):
             figures.append(min(one[at] for one in taken))
-    return statistics.median(choosing), statistics.median(reserving), statistics.median(releasing)
+    choose, reserve, release, turn_ns = map(
+        statistics.median, (choosing, reserving, releasing, turns)
+    )
+    return choose, reserve, release, turn_ns
+
+
+def measure_rebuilt(num_nodes: int, *, is_aligned: bool) -> Rebuilt:
+    """Of one size, from nothing as after any change of spans."""
+    asked = queries(200)
+    candidates, places = crowd(num_nodes, is_aligned=is_aligned)
+    started = time.process_time()
+    router = Router(candidates, places, spec=MODEL, hop_bytes=HOP_BYTES)
+    router.route(asked[0])
+    first_ms = 1e3 * (time.process_time() - started)
+    later: list[float] = [0.0]
+    is_growing = True
+    while is_growing:
+        started = time.process_time()
+        is_growing = router.grow()
+        later.append(1e3 * (time.process_time() - started))
+    return Rebuilt(
+        num_nodes=num_nodes,
+        ground="aligned" if is_aligned else "random",
+        first_ms=first_ms,
+        later_ms_max=max(later),
+        num_later=len(later) - 2,
+        num_chains=len(router.chains.all),
+    )
 
 
 def measure_mixed(num_nodes: int) -> list[MixedRow]:
@@ -191,7 +214,7 @@ def measure_mixed(num_nodes: int) -> list[MixedRow]:
         stitcher = Stitcher(board, ground.spec.num_layers)
         stitcher.best(own[0])
         prepare_ms = 1e3 * (time.perf_counter() - started)
-        exact = timed(own, stitcher.best)
+        exact, turn_ns = timed(own, stitcher.best)
         rng = Random(3)
 
         def told(query: Query) -> object:
@@ -208,15 +231,19 @@ def measure_mixed(num_nodes: int) -> list[MixedRow]:
                 num_spans=len({c.span for c in ground.candidates}),
                 exact_us=statistics.median(exact),
                 exact_p95_us=exact[int(0.95 * len(exact))],
-                exact_told_us=statistics.median(timed(own, told)),
+                exact_told_us=statistics.median(timed(own, told)[0]),
                 prepare_ms=prepare_ms,
+                turn_ns=turn_ns,
             )
         )
     return rows
 
 
-def bars_of(rows: Sequence[Row], mixed: Sequence[MixedRow]) -> list[Bar]:
-    """What choosing may take: exactly at each size, aligned and stitched; from ready chains."""
+def bars_of(
+    rows: Sequence[Row], mixed: Sequence[MixedRow], rebuilt: Sequence[Rebuilt]
+) -> list[Bar]:
+    """What choosing may take: exactly at each size, aligned and stitched; from ready chains. And
+    how long the loop may stand still after a change of spans."""
     named = [(f"exact, {row.num_nodes} nodes", row.num_nodes, row.exact_us) for row in rows]
     named += [
         (f"exact, {row.num_nodes} nodes, {row.ground}", row.num_nodes, row.exact_us)
@@ -225,6 +252,16 @@ def bars_of(rows: Sequence[Row], mixed: Sequence[MixedRow]) -> list[Bar]:
     bars = [
         Bar(name=name, measured=taken_us, most=EXACT_BAR_US[num_nodes], unit="us")
         for name, num_nodes, taken_us in named
+    ]
+    bars += [
+        Bar(
+            name=f"rebuild, {one.num_nodes} nodes, {one.ground}",
+            measured=max(one.first_ms, one.later_ms_max),
+            most=REBUILD_BAR_MS[one.num_nodes],
+            unit="ms",
+        )
+        for one in rebuilt
+        if one.num_nodes in REBUILD_BAR_MS
     ]
     return bars + [
         Bar(
@@ -237,51 +274,6 @@ def bars_of(rows: Sequence[Row], mixed: Sequence[MixedRow]) -> list[Bar]:
     ]
 
 
-def show(console: Console, rows: Sequence[Row], mixed: Sequence[MixedRow]) -> None:
-    """Both tables."""
-    table = Table(
-        "nodes", "exact", "p95", "bar", "mixed links", "5 news", "rebuild", title="aligned"
-    )
-    for row in rows:
-        table.add_row(
-            str(row.num_nodes),
-            f"{row.exact_us:.1f} us",
-            f"{row.exact_p95_us:.1f} us",
-            f"{EXACT_BAR_US[row.num_nodes]:.0f} us",
-            f"{row.exact_mixed_us:.1f} us",
-            f"{row.exact_told_us:.1f} us",
-            f"{row.rebuild_ms:.1f} ms",
-        )
-    console.print(table)
-    table = Table("nodes", "choose", "reserve", "release", "together", "bar", title="ready chains")
-    for row in rows:
-        together = row.choose_us + row.reserve_us + row.release_us
-        table.add_row(
-            str(row.num_nodes),
-            f"{row.choose_us:.1f} us",
-            f"{row.reserve_us:.1f} us",
-            f"{row.release_us:.1f} us",
-            f"{together:.1f} us",
-            f"{CHAINS_BAR_US:.0f} us",
-        )
-    console.print(table)
-    table = Table(
-        "nodes", "spans", "", "exact", "p95", "bar", "5 news", "prepare", title="stitched"
-    )
-    for one in mixed:
-        table.add_row(
-            str(one.num_nodes),
-            str(one.num_spans),
-            one.ground,
-            f"{one.exact_us:.1f} us",
-            f"{one.exact_p95_us:.1f} us",
-            f"{EXACT_BAR_US[one.num_nodes]:.0f} us",
-            f"{one.exact_told_us:.1f} us",
-            f"{one.prepare_ms:.1f} ms",
-        )
-    console.print(table)
-
-
 def main() -> None:
     """Print the tables; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -291,11 +283,17 @@ def main() -> None:
     rows = [measure(size) for size in SIZES]
     mixed = [row for size in MIXED_SIZES for row in measure_mixed(size)]
     console = Console(width=120)
-    show(console, rows, mixed)
-    bars = bars_of(rows, mixed)
+    rebuilt = [
+        measure_rebuilt(size, is_aligned=is_aligned)
+        for size in REBUILD_SIZES
+        for is_aligned in (True, False)
+    ]
+    show(console, rows, mixed, rebuilt)
+    bars = bars_of(rows, mixed, rebuilt)
     figures = {
         "rows": [asdict(row) for row in rows],
         "mixed": [asdict(row) for row in mixed],
+        "rebuilt": [asdict(one) for one in rebuilt],
     }
     write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)

@@ -202,6 +202,14 @@ class Board:
         """The stages of a path."""
         return tuple([self._stages[i] for i in path])
 
+    def part_route(self, hands: Sequence[tuple[int, int]]) -> Route:
+        """The stages of nodes that run up to a boundary each."""
+        stages, at = [], 0
+        for i, end in hands:
+            stages.append(replace(self._stages[i], span=LayerSpan(at, end)))
+            at = end
+        return tuple(stages)
+
     def base_of(self, index: int, span: LayerSpan) -> Base:
         """A node that runs only `span` of what it holds."""
         return base(self._candidates[index].cost, span, self._num_layers, self.places[index])

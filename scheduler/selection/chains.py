@@ -3,29 +3,21 @@
 Looking for chains happens when nodes come and go; a request only prices those that are ready.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from plait.types import NodeId, Route, Stage
+from plait.types import NodeId, Route
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Candidate, Query
+from scheduler.selection.candidates import Query
 from scheduler.selection.groups import INFINITE
 from scheduler.selection.rows import KV_CAP_TOKENS, Base, Paced, paced
 
 CHAINS_MAX: Final = 32
-TYPICAL_PROMPT_TOKENS: Final = 512
-TYPICAL_NEW_TOKENS: Final = 128
 FLOW_CHUNK_TOKENS: Final = 128
 """Of a prompt, what moves on at once."""
 NEAR: Final = 1.1
 """Chains up to this much dearer than the cheapest take turns, as the plan weighs them."""
-
-FRUITLESS_MAX: Final = 8
-"""Searches in a row that may find nothing new, before the search for more chains ends."""
-
-Stitch = Callable[[Query, Collection[NodeId]], Route | None]
-"""The general search, for spans that overlap."""
 
 
 Sum = tuple[float, float, float, float, int, float]
@@ -65,29 +57,43 @@ class Chains:
 
     def __init__(self, board: Board, chains: Sequence[Chain]) -> None:
         self._board = board
-        self.all: tuple[Chain, ...] = tuple(chains[:CHAINS_MAX])
-        self._indices = [
-            [i for s in c.route if (i := board.index(s.node_id)) is not None] for c in self.all
-        ]
-        self._trips = [board.trip(indices) for indices in self._indices]
-        self.ways: tuple[Way, ...] = tuple(self._way(c) for c in range(len(self.all)))
-        self._of_row: dict[int, list[int]] = {}
-        for c, indices in enumerate(self._indices):
-            for i in indices:
-                self._of_row.setdefault(i, []).append(c)
-        self._cut: list[tuple[Base, ...] | None] = [
-            self._cut_bases(c) for c in range(len(self.all))
-        ]
-        sums = [self._sum(c) for c in range(len(self.all))]
-        self._own: list[Sum] = [own for own, _ in sums]
-        self._quick: list[Quick] = [quick for _, quick in sums]
-        self._free: list[int] = [own[4] for own in self._own]
-        self._least_free = min(self._free, default=0)
-        self.sums: tuple[Sum, ...] = tuple(self._own)
+        self.all: tuple[Chain, ...] = ()
+        self.ways: tuple[Way, ...] = ()
+        self.sums: tuple[Sum, ...] = ()
         """What prices are made of, as they were last asked for."""
+        self._indices: list[list[int]] = []
+        self._trips: list[tuple[float, float, float]] = []
+        self._of_row: dict[int, list[int]] = {}
+        self._cut: list[tuple[Base, ...] | None] = []
+        self._own: list[Sum] = []
+        self._quick: list[Quick] = []
+        self._free: list[int] = []
+        self._least_free = KV_CAP_TOKENS
         self._stale: set[int] = set()
-        self._credits = [0.0] * len(self.all)
-        self._weights = [chain.weight for chain in self.all]
+        self._credits: list[float] = []
+        self._weights: list[float] = []
+        for chain in chains[:CHAINS_MAX]:
+            self.add(chain)
+
+    def add(self, chain: Chain) -> None:
+        """Keep another one ready."""
+        c = len(self.all)
+        indices = [i for s in chain.route if (i := self._board.index(s.node_id)) is not None]
+        self.all = (*self.all, chain)
+        self._indices.append(indices)
+        self._trips.append(self._board.trip(indices))
+        self.ways = (*self.ways, self._way(c))
+        for i in indices:
+            self._of_row.setdefault(i, []).append(c)
+        self._cut.append(self._cut_bases(c))
+        own, quick = self._sum(c)
+        self._own.append(own)
+        self._quick.append(quick)
+        self._free.append(own[4])
+        self._least_free = min(self._free)
+        self._credits.append(0.0)
+        self._weights.append(chain.weight)
+        self.sums = tuple(self._own)
 
     def update(self, news: Iterable[int]) -> None:
         """Rows of the board changed: so did the chains over them. Summed up again when they are
@@ -202,7 +208,7 @@ class Chains:
     def _cut_bases(self, c: int) -> tuple[Base, ...] | None:
         """Of a chain whose stages run parts of what they hold; None where all run everything."""
         board, stages = self._board, list(zip(self._indices[c], self.all[c].route, strict=True))
-        if all(board.candidates[i].span == stage.span for i, stage in stages):
+        if all(board.stage(i).span == stage.span for i, stage in stages):
             return None
         return tuple(board.base_of(i, stage.span) for i, stage in stages)
 
@@ -258,79 +264,3 @@ def _prices(query: Query, quick: Sequence[Quick], sums: Sequence[Sum]) -> list[f
         share * per_token if (share := (first + slowest * prompt) * ratio) > s else s * per_token
         for first, slowest, s in quick
     ]
-
-
-def find_chains(
-    board: Board,
-    query: Query,
-    *,
-    planned: Sequence[tuple[Sequence[NodeId], float]] = (),
-    stitch: Stitch | None = None,
-) -> list[Chain]:
-    """Planned chains first, then the cheapest that share no node, then one over each node that
-    still has none, then for each node the cheapest that goes round it.
-
-    `query` is a typical one; `stitch` is asked where spans overlap.
-    """
-    anyone = replace(query, kv_tokens=0)
-    found: dict[Route, float] = {}
-    for node_ids, weight in planned:
-        route = whole_route(board, node_ids, query.spec.num_layers)
-        if route is not None and weight > 0.0:
-            found.setdefault(route, weight)
-    default = min(found.values(), default=1.0)
-
-    def search(excluded: Collection[NodeId]) -> Route | None:
-        if stitch is not None:
-            return stitch(anyone, excluded)
-        best = board.best(anyone, excluded)
-        return board.route(best.path) if best is not None else None
-
-    used = {stage.node_id for route in found for stage in route}
-    while len(found) < CHAINS_MAX:
-        route = search(used)
-        if route is None:
-            break
-        found.setdefault(route, default)
-        used.update(stage.node_id for stage in route)
-
-    def take(searched: Iterable[Collection[NodeId]]) -> None:
-        """More chains, while that bears fruit: among many unlike nodes a search takes ms."""
-        fruitless = 0
-        for excluded in searched:
-            if len(found) >= CHAINS_MAX or fruitless >= FRUITLESS_MAX:
-                return
-            route = search(excluded)
-            fruitless = fruitless + 1 if route is None or route in found else 0
-            if route is not None:
-                found.setdefault(route, default)
-                used.update(stage.node_id for stage in route)
-
-    take(_alike(board, c) for c in board.candidates if c.node_id not in used)
-    take({stage.node_id} for route in list(found) for stage in route)
-    return [Chain(route, weight) for route, weight in found.items()]
-
-
-def _alike(board: Board, candidate: Candidate) -> set[NodeId]:
-    """All others that hold the same layers."""
-    return {
-        c.node_id
-        for c in board.candidates
-        if c.span == candidate.span and c.node_id != candidate.node_id
-    }
-
-
-def whole_route(board: Board, node_ids: Sequence[NodeId], num_layers: int) -> Route | None:
-    """The stages of nodes that run all they hold, or None where they do not fit together now."""
-    stages: list[Stage] = []
-    at = 0
-    for node_id in node_ids:
-        index = board.index(node_id)
-        if index is None:
-            return None
-        candidate = board.candidates[index]
-        if candidate.span.start != at:
-            return None
-        at = candidate.span.end
-        stages.append(Stage(node_id, candidate.incarnation, candidate.span))
-    return tuple(stages) if at == num_layers else None

@@ -113,6 +113,25 @@ class Potentials:
             self._potentials[lengths, home] = known
         return known
 
+    def is_prepared(self, mix: float) -> bool:
+        """Whether what `firsts` needs of potentials is there."""
+        return self._missing(mix) is None
+
+    def prepare(self, mix: float) -> bool:
+        """Work out one of them. False: nothing is missing."""
+        missing = self._missing(mix)
+        if missing is not None:
+            self.of(*missing)
+        return missing is not None
+
+    def _missing(self, mix: float) -> tuple[Lengths, Collection[int]] | None:
+        place = bisect_right(MIXES, mix) - 1
+        if place in self._firsts:
+            return None
+        needed = (ONCE, ENDS[place], ENDS[place + 1])
+        pairs = ((lengths, home) for home in self.ground.homes for lengths in needed)
+        return next((pair for pair in pairs if pair not in self._potentials), None)
+
     def firsts(self, mix: float) -> list[First]:
         """Where chains may begin, for requests of `mix` prompt tokens per new one."""
         place = bisect_right(MIXES, mix) - 1

@@ -9,17 +9,17 @@ from scheduler.cost import Links
 from scheduler.selection.affinity import ChainKey, two_choices
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Candidate, Query
-from scheduler.selection.chains import (
-    TYPICAL_NEW_TOKENS,
-    TYPICAL_PROMPT_TOKENS,
-    Chain,
-    Chains,
-    Obstacle,
-    find_chains,
-)
+from scheduler.selection.chains import Chain, Chains, Obstacle
 from scheduler.selection.decision import Decision, How
 from scheduler.selection.evidence import Evidence
+from scheduler.selection.finding import (
+    TYPICAL_NEW_TOKENS,
+    TYPICAL_PROMPT_TOKENS,
+    find_chains,
+    planned_chains,
+)
 from scheduler.selection.groups import INFINITE
+from scheduler.selection.rough import Rough
 from scheduler.selection.shortest import IsBlocked, select_route
 from scheduler.selection.stitched import Stitcher
 
@@ -27,6 +27,12 @@ Planned = Sequence[tuple[Sequence[NodeId], float]]
 """The plan's chains and the share of the load each is to take."""
 STITCHED_REGIONS_MAX: Final = 256
 """Where hops are told apart by more places, the general search stitches."""
+EXACT_AT_ONCE_MAX: Final = 32
+"""Up to so many nodes the exact search needs no preparation that anybody would notice."""
+LOOKS_AT_ONCE: Final = 16_000
+ROUGH_LOOKS: Final = 8_000
+"""Nodes that searches for ready chains look at before the first request is answered; a search where
+spans overlap takes as long as if it looked at so many."""
 NOBODY: Final[frozenset[NodeId]] = frozenset()
 NOTHING: Final[Mapping[int, Obstacle]] = {}
 
@@ -56,16 +62,24 @@ class Router:
         self._stitcher = None
         if not self._is_aligned and self._board.num_regions <= STITCHED_REGIONS_MAX:
             self._stitcher = Stitcher(self._board, spec.num_layers)
-        typical = Query(
+        self._rough = None
+        if self._stitcher is not None and len(candidates) > EXACT_AT_ONCE_MAX:
+            self._rough = Rough(self._board, self._stitcher.ground)
+        self._typical = Query(
             spec=spec,
             prompt_tokens=TYPICAL_PROMPT_TOKENS,
             new_tokens=TYPICAL_NEW_TOKENS,
             kv_tokens=0,
             hop_bytes=hop_bytes,
         )
-        stitch = None if self._is_aligned else self._stitch
-        found = find_chains(self._board, typical, planned=planned, stitch=stitch)
-        self._chains = Chains(self._board, found)
+        known = planned_chains(self._board, planned, spec.num_layers)
+        self._chains = Chains(self._board, known)
+        self._finding = find_chains(self._board, known, self._typical_route)
+        self._is_growing = True
+        self._unprepared: Query | None = None
+        looks = len(candidates) if self._rough is None else ROUGH_LOOKS
+        for _ in range(max(1, LOOKS_AT_ONCE // max(1, looks))):
+            self.grow()
 
     @property
     def candidates(self) -> Sequence[Candidate]:
@@ -78,6 +92,25 @@ class Router:
         """What is kept ready."""
         self._take_in()
         return self._chains
+
+    def grow(self) -> bool:
+        """One step of what is not urgent: look for another chain to keep ready, or prepare a part
+        of the exact search. False: nothing is left to be done."""
+        if self._is_growing:
+            try:
+                found = next(self._finding)
+            except StopIteration:
+                self._is_growing = False
+            else:
+                if found is not None:
+                    self._take_in()
+                    self._chains.add(found)
+                return True
+        if self._unprepared is not None and self._stitcher is not None:
+            if self._stitcher.prepare(self._unprepared):
+                return True
+            self._unprepared = None
+        return False
 
     def update(self, candidate: Candidate) -> bool:
         """News of a node. False: a new router is due."""
@@ -106,6 +139,8 @@ class Router:
         `held_tokens` is what chains hold of the prompt (PrefixIndex). Where hops are blocked the
         ready chains are taken if theirs are free.
         """
+        if self._is_growing or self._unprepared is not None:
+            self.grow()
         if self._board.news:
             self._take_in()
         chains = self._chains
@@ -202,7 +237,7 @@ class Router:
         totals: list[float],
         evidence: Evidence,
     ) -> Decision | None:
-        found = self.exact(query, excluded, is_blocked)
+        found = self._behind(query, excluded, is_blocked)
         if found is None:
             return None
         route, total_ms = found
@@ -220,9 +255,24 @@ class Router:
             evidence=evidence,
         )
 
-    def _stitch(self, query: Query, excluded: Collection[NodeId]) -> Route | None:
+    def _behind(
+        self, query: Query, excluded: Collection[NodeId], is_blocked: IsBlocked | None
+    ) -> tuple[Route, float] | None:
+        """The exact search, or one that finds a chain wherever there is one while the exact search
+        would have to prepare itself."""
+        if self._rough is None or self._stitcher is None or is_blocked is not None:
+            return self.exact(query, excluded, is_blocked)
+        if self._stitcher.is_prepared(query):
+            return self._stitcher.best(query, excluded)
+        self._unprepared = query
+        return self._rough.best(query, self._stitcher.figures(), excluded)
+
+    def _typical_route(self, excluded: Collection[NodeId]) -> Route | None:
         """Room is looked at when a request comes."""
-        found = self.exact(query, excluded)
+        if self._rough is not None and self._stitcher is not None:
+            found = self._rough.best(self._typical, self._stitcher.figures(), excluded)
+        else:
+            found = self.exact(self._typical, excluded)
         return found[0] if found is not None else None
 
     def _drop_blocked(self, totals: list[float], is_blocked: IsBlocked) -> None:

@@ -56,15 +56,38 @@ class Stitcher:
         self._stages: dict[tuple[int, int, int], Stage] = {}
         self._stale: set[int] = set()
 
+    @property
+    def ground(self) -> Ground:
+        """Spans, boundaries and links."""
+        return self._ground
+
+    def figures(self) -> Sequence[Figures]:
+        """Of each node, as its load is now."""
+        self._take_in()
+        return self._figures
+
+    def prepare(self, query: Query) -> bool:
+        """Work out a part of what searches for such a request need. False: nothing is missing."""
+        self._take_in()
+        return self._potentials.prepare(query.prompt_tokens / max(1, query.new_tokens))
+
+    def is_prepared(self, query: Query) -> bool:
+        """Whether a search for such a request can begin at once."""
+        self._take_in()
+        return self._potentials.is_prepared(query.prompt_tokens / max(1, query.new_tokens))
+
+    def _take_in(self) -> None:
+        self._stale.update(self._board.take_in())
+        if self._stale:
+            self._refresh()
+
     def update(self, news: Iterable[int]) -> None:
         """News of the board's rows, where somebody else took them in."""
         self._stale.update(news)
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> tuple[Route, float] | None:
         """The cheapest chain with room on every stage and its ms, or None."""
-        self.update(self._board.take_in())
-        if self._stale:
-            self._refresh()
+        self._take_in()
         steps = max(1, query.new_tokens)
         share = 1.0 / (1 + steps)
         prompt, new = query.prompt_tokens * share, steps * share
