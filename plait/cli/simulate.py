@@ -1,10 +1,12 @@
 """`plait simulate`: what a pool would serve, in virtual time."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.simulation.report import Report
     from scheduler.simulation.strategy import Strategy
 
+REQUESTS_MAX: Final = 1_000_000
 app = typer.Typer(
     help="Simulate a pool under load: what it would serve, and how long people would wait.",
     context_settings={"allow_interspersed_args": True},
@@ -64,6 +67,7 @@ def run(
     needs("coordinator")
     from plait.cli.solver import Solver
     from plait.cli.solver_output import solver_output_to_stderr
+    from plait.errors import ConfigError
     from scheduler.simulation.churn import draw_churn
     from scheduler.simulation.engine import Engine
     from scheduler.simulation.report import summarise
@@ -71,9 +75,19 @@ def run(
 
     pool = read_simulated_pool(file, model)
     duration_s = 60.0 * minutes
+    if rate * duration_s > REQUESTS_MAX:
+        raise ConfigError(
+            f"{rate:g} requests a second for {minutes:g} minutes are {rate * duration_s:,.0f}; "
+            f"{REQUESTS_MAX:,} at most are simulated: take fewer --minutes"
+        )
     trace = conversation(
         rate_per_s=rate, duration_s=duration_s, arrivals=Arrivals(arrivals.value), seed=seed
     )
+    if not trace:
+        raise ConfigError(
+            f"no request comes: {rate:g} a second for {minutes:g} minutes are "
+            f"{rate * duration_s:.2g} on average; take more --minutes or a higher --rate"
+        )
     changes = draw_churn(
         num_nodes=len(pool.ground.machines),
         leaves_per_hour=churn,
@@ -82,8 +96,10 @@ def run(
     )
     decides = make_strategy(strategy, pool, plan=Solver().plan_pool)
     engine = Engine(pool, trace, decides, churn=changes, chunk_tokens=chunk_tokens)
-    with solver_output_to_stderr():
-        outcomes = engine.run()
+    with solver_output_to_stderr(), _bar(duration_s, is_shown=not as_json) as watch:
+        outcomes = engine.run(watch)
+        if not any(node.span is not None for node in engine.nodes) and not changes:
+            refuse_pool(pool)
     report = summarise(outcomes, duration_s=duration_s)
     if as_json:
         print(json.dumps({"strategy": strategy.value, **_finite(asdict(report))}, indent=1))
@@ -112,6 +128,38 @@ def read_simulated_pool(file: Path, model: str | None) -> "Pool":
     links = Links(described.nodes, described.rtt_ms)
     hop_bytes = described.wire_dtype.row_bytes(spec.hidden_size)
     return measured_pool(described.nodes, spec, links, hop_bytes=hop_bytes)
+
+
+def refuse_pool(pool: "Pool") -> None:
+    """Nobody was given layers: say why. Raises UnavailableError."""
+    from plait.errors import UnavailableError
+    from scheduler.planning.ground import Wish
+    from scheduler.planning.pool import plan_pool
+
+    plan_pool(pool.ground, Wish())
+    raise UnavailableError(
+        "this strategy finds no chain of these machines, though the planner does: try "
+        "`--strategy plait`"
+    )
+
+
+@contextmanager
+def _bar(duration_s: float, *, is_shown: bool) -> Iterator[Callable[[float], None]]:
+    """How far a simulation is, on a terminal; yields what to call with its clock."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(
+        console=console, transient=True, disable=not (is_shown and console.is_terminal)
+    ) as bars:
+        task = bars.add_task("planning", total=duration_s)
+
+        def watch(now_s: float) -> None:
+            text = f"simulating, {now_s / 60:.1f} of {duration_s / 60:g} min"
+            bars.update(task, completed=now_s, description=text)
+
+        yield watch
 
 
 def make_strategy(
@@ -146,7 +194,7 @@ def _show(report: "Report", strategy: str, num_leaves: int) -> None:
     console = Console()
     table = Table("seconds", "p50", "p95", "p99")
     for name, figures in (("first token", report.ttft_s), ("per token", report.tpot_s)):
-        table.add_row(name, *(f"{figure:.3f}" for figure in figures))
+        table.add_row(name, *("-" if figure != figure else f"{figure:.3f}" for figure in figures))
     console.print(table)
     console.print(
         f"{strategy}: {report.num_requests} requests, {report.num_finished} finished, "

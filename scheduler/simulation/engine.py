@@ -7,7 +7,7 @@ bytes; decodes do not wait for prompts there. KV is reserved along the whole cha
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from plait.types import LayerSpan
@@ -61,6 +61,7 @@ class Engine:
         self._load_bytes_per_s = load_bytes_per_s
         self._heap: list[tuple[float, int, int, object]] = []
         self._num_events = 0
+        self._watch: Callable[[float], None] = lambda _: None
         self._queue: deque[Request] = deque()
         self._outcomes: list[Outcome] = []
         self._num_open = len(trace)
@@ -69,8 +70,10 @@ class Engine:
         for change in churn:
             self._at(change.at_s, _CHANGE, change)
 
-    def run(self) -> list[Outcome]:
-        """Every request's outcome, in the order they ended."""
+    def run(self, watch: Callable[[float], None] = lambda _: None) -> list[Outcome]:
+        """Every request's outcome, in the order they ended; `watch` hears of the time now and
+        then."""
+        self._watch = watch
         self._apply(self._strategy.plan(self))
         self._strategy.serving_changed(self)
         while self._heap and self._num_open > 0:
@@ -105,6 +108,7 @@ class Engine:
             self._chunk_came(*what)  # type: ignore[misc]
         elif kind == _ARRIVE:
             assert isinstance(what, Request)
+            self._watch(self.now_s)
             what.waiting_since_s = self.now_s
             self._queue.append(what)
             self._at(self.now_s + WAIT_LIMIT_S, _TIMEOUT, what)

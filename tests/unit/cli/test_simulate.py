@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from plait.cli.app import app
-from plait.errors import ConfigError
+from plait.errors import ConfigError, UnavailableError
 
 RUN = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
 MODEL = {
@@ -69,3 +69,23 @@ def test_the_figures_are_told_in_words(file: Path) -> None:
 def test_an_unknown_model_is_named(file: Path) -> None:
     result = RUN.invoke(app, ["simulate", str(file), "-m", "other"])
     assert isinstance(result.exception, ConfigError) and "known: m" in result.exception.message
+
+
+def test_a_trace_without_requests_is_refused_and_so_is_an_endless_one(file: Path) -> None:
+    none = RUN.invoke(app, ["simulate", str(file), "--rate", "0.001", "--minutes", "0.01"])
+    assert isinstance(none.exception, ConfigError) and "no request" in none.exception.message
+    many = RUN.invoke(app, ["simulate", str(file), "--rate", "10000", "--minutes", "1440"])
+    assert isinstance(many.exception, ConfigError) and "at most" in many.exception.message
+    for figure in ("nan", "-1", "inf"):
+        wrong = RUN.invoke(app, ["simulate", str(file), "--rate", figure])
+        assert wrong.exit_code == 2 and "--rate" in wrong.output
+
+
+@pytest.mark.parametrize("strategy", ["plait", "round-robin"])
+def test_a_pool_that_cannot_hold_the_model_is_refused(file: Path, strategy: str) -> None:
+    content = json.loads(file.read_text())
+    for node in content["nodes"]:
+        node["memory_bytes"] = 200_000_000
+    file.write_text(json.dumps(content))
+    result = RUN.invoke(app, ["simulate", str(file), "--strategy", strategy, "--minutes", "0.2"])
+    assert isinstance(result.exception, UnavailableError)
