@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.core.effects import NodeEffect, RequestEffect
 from coordinator.core.events import Event
@@ -70,6 +70,20 @@ class RequestActor(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """What a client's key may ask for. None: as much as there is; no models: all of them.
+    Tokens are those of prompts and of answers; from `expires_unix_ms` on the key is refused."""
+
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    models: tuple[str, ...] = ()
+    expires_unix_ms: int | None = None
+
+
+UNLIMITED: Final = KeyLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     """A client's or operator's key, without its secret. `weight`: tokens it is served in the time
     in which a key of 1 is served one, while both wait."""
@@ -80,6 +94,7 @@ class ApiKey:
     is_revoked: bool
     created_unix_ms: int
     weight: float = 1.0
+    limits: KeyLimits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +112,12 @@ class KeyStore(Protocol):
     """Client keys. Secrets are stored hashed and shown once."""
 
     async def create_key(
-        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+        self,
+        *,
+        display_name: str,
+        is_admin: bool,
+        weight: float = 1.0,
+        limits: KeyLimits = UNLIMITED,
     ) -> tuple[str, ApiKey]:
         """The secret (shown once) and its entry."""
         ...
@@ -114,6 +134,10 @@ class KeyStore(Protocol):
 
     async def weigh_key(self, key_id: str, weight: float) -> None:
         """Give a key another weight. Raises InvalidRequestError, also (reason="not_found")."""
+        ...
+
+    async def limit_key(self, key_id: str, limits: KeyLimits) -> None:
+        """Give a key other limits. Raises InvalidRequestError, also (reason="not_found")."""
         ...
 
 

@@ -126,10 +126,17 @@ class UnavailableError(ServiceError):
 
 
 class OverloadedError(ServiceError):
-    """Queue or KV cache is full."""
+    """Queue or KV cache is full, or a key has used what it may. `retry_after_s`: when there is
+    room again, where that is known."""
 
     reason = "overloaded"
     is_retryable = True
+
+    def __init__(
+        self, message: str, *, reason: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, reason=reason)
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineError(ServiceError):

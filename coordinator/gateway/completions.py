@@ -21,6 +21,7 @@ from coordinator.gateway.http_errors import MakeError, error_response, json_byte
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.reader import Reader, is_piece
 from coordinator.gateway.schema import CompletionOrder
+from coordinator.ports import ApiKey
 from plait.clock import Clock
 from plait.errors import CancelledByClientError, PlaitError, ServiceError
 from plait.log import get
@@ -81,7 +82,7 @@ class CompletionResponse(Response):
         order: CompletionOrder,
         make_dialect: MakeDialect,
         make_error: MakeError,
-        key_id: str,
+        key: ApiKey,
         address: str,
         generator: Generator,
         turnstile: Turnstile,
@@ -93,7 +94,7 @@ class CompletionResponse(Response):
         self._order = order
         self._make_dialect = make_dialect
         self._make_error = make_error
-        self._key_id = key_id
+        self._key = key
         self._address = address
         self._generator = generator
         self._turnstile = turnstile
@@ -129,7 +130,7 @@ class CompletionResponse(Response):
         self._log_start()
         with ExitStack() as stack:
             stack.enter_context(
-                self._turnstile.enter(key_id=self._key_id, address=self._address, num=num)
+                self._turnstile.enter(key_id=self._key.key_id, address=self._address, num=num)
             )
             waker = asyncio.Event()
             readers: list[Reader] = []
@@ -138,7 +139,11 @@ class CompletionResponse(Response):
                 if at % self._order.choices_per_prompt == 0:
                     prompt_ids = await self._generator.encode(order)
                 reader = await self._generator.start(
-                    order, key_id=self._key_id, prompt_ids=prompt_ids, waker=waker
+                    order,
+                    key_id=self._key.key_id,
+                    limits=self._key.limits,
+                    prompt_ids=prompt_ids,
+                    waker=waker,
                 )
                 stack.callback(reader.close)
                 readers.append(reader)
@@ -177,7 +182,7 @@ class CompletionResponse(Response):
         log.info(
             "completion",
             response_id=self._response_id,
-            key_id=self._key_id,
+            key_id=self._key.key_id,
             choices=len(self._order.orders),
             user=None if user is None else hashlib.sha256(user.encode()).hexdigest()[:12],
         )

@@ -84,7 +84,8 @@ class GatewayDoor(gateway_pb2_grpc.GatewayServiceServicer):
                 )
             order = order_from_proto(request)
             with self._turnstile.enter(key_id=key.key_id, address=_address(context), num=1):
-                async with await self._generator.start(order, key_id=key.key_id) as reader:
+                started = self._generator.start(order, key_id=key.key_id, limits=key.limits)
+                async with await started as reader:
                     await self._send_all(reader, context)
         except PlaitError as error:
             await abort_with(cast("AnyContext", context), error)

@@ -23,11 +23,13 @@ from coordinator.gateway.order import (
     drafts_of,
 )
 from coordinator.gateway.prefixes import block_hashes
+from coordinator.gateway.quotas import Charge, Quotas, check_model
 from coordinator.gateway.reader import Reader, Resume
 from coordinator.gateway.relay import Relay
 from coordinator.gateway.resuming import check_resume, seed_of, told_ids
+from coordinator.gateway.room import max_new_tokens
 from coordinator.gateway.tokens import Tokenizer, TokenizerRegistry
-from coordinator.ports import Inbox
+from coordinator.ports import UNLIMITED, Inbox, KeyLimits
 from plait.clock import Clock
 from plait.errors import DeadlineError, InvalidRequestError, OverloadedError, UnavailableError
 from plait.prefixes import cache_salt
@@ -79,6 +81,7 @@ class Generator:
         self._new_id = new_id
         self._network_id = network_id
         self._constraints = constraints if constraints is not None else ConstraintCheck()
+        self._quotas = Quotas(clock)
         self.limits: Final = limits if limits is not None else GenerateLimits()
         self.finished_hooks: list[Callable[[ModelId, Finished], None]] = []
         """Called as each generation ends; they must not raise."""
@@ -100,19 +103,23 @@ class Generator:
         order: Order,
         *,
         key_id: str,
+        limits: KeyLimits = UNLIMITED,
         prompt_ids: Sequence[int] | None = None,
         waker: asyncio.Event | None = None,
     ) -> Reader:
         """Validate, tokenise and submit; or attach to the same request that runs already.
 
         Args:
+            limits: of the key.
             prompt_ids: from `encode`, for several choices of one prompt; None: encode here.
             waker: set whenever the reader has something new; readers may share one.
 
-        Raises InvalidRequestError, ModelError, or OverloadedError when there is no room.
+        Raises InvalidRequestError, ModelError, or OverloadedError when there is no room, or the
+        key has used what it may.
         """
         check_order(order)
         spec = self._catalogue.find(order.model_id)
+        check_model(key_id, limits, spec.model_id)
         if self._is_stopping:
             raise _stopping()
         fingerprint = _fingerprint(order, key_id)
@@ -123,21 +130,58 @@ class Generator:
         constraint = await self._constraint(order, spec, tokenizer)
         if prompt_ids is None:
             prompt_ids = await self._encode(order, spec)
-        max_new_tokens = self._max_new_tokens(order, spec, len(prompt_ids))
+        max_answer = max_new_tokens(
+            order, spec, len(prompt_ids), default=self.limits.default_max_tokens
+        )
         running = self._attach(order, fingerprint, waker)  # it may have come meanwhile
         if running is not None:
             return running
         known_ids = self._known_ids(order)
-        check_resume(known_ids, spec.vocab_size, max_new_tokens)
+        check_resume(known_ids, spec.vocab_size, max_answer)
         self._sweep()
         if self.num_running >= self.limits.generations_max:
             raise OverloadedError(
                 f"{self.num_running} generations run here already; try again in a second",
                 reason="queue_full",
             )
+        num_tokens, is_owed = len(prompt_ids) + max_answer, order.resume is not None
+        charge = self._quotas.charge(key_id, limits, num_tokens, is_owed=is_owed)
+        generation = self._generation(
+            order,
+            spec,
+            tokenizer,
+            key_id=key_id,
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_answer,
+            constraint=constraint,
+            fingerprint=fingerprint,
+            charge=charge,
+        )
+        try:
+            self._submit(generation, order.resume, known_ids)
+        except OverloadedError:
+            charge.settle(0)
+            raise
+        kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
+        self._kept[generation.request_id] = kept
+        return self._read(kept, waker, order.resume)
+
+    def _generation(
+        self,
+        order: Order,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        *,
+        key_id: str,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        constraint: Constraint | None,
+        fingerprint: bytes,
+        charge: Charge,
+    ) -> Generation:
         request_id = RequestId(order.request_id or self._new_id())
         seed = seed_of(request_id, self._network_id.encode()) if order.seed is None else order.seed
-        generation = Generation(
+        return Generation(
             request_id=request_id,
             model_id=spec.model_id,
             key_id=key_id,
@@ -152,17 +196,19 @@ class Generator:
             slo=order.slo,
             draft_tokens=drafts_of(order),
             fingerprint=fingerprint,
-            on_finished=self._finished,
+            on_finished=self._ending(charge),
             **calls_of(order, tokenizer.tool_format, request_id),
         )
-        self._submit(generation, order.resume, known_ids)
-        kept = _Kept(generation, fingerprint, is_named=bool(order.request_id))
-        self._kept[request_id] = kept
-        return self._read(kept, waker, order.resume)
 
-    def _finished(self, model_id: ModelId, finished: Finished) -> None:
-        for hear in self.finished_hooks:
-            hear(model_id, finished)
+    def _ending(self, charge: Charge) -> Callable[[ModelId, Finished], None]:
+        def ended(model_id: ModelId, finished: Finished) -> None:
+            has_run = finished.completion_tokens or finished.reason is not FinishReason.ERROR
+            used = finished.prompt_tokens + finished.completion_tokens if has_run else 0
+            charge.settle(used)
+            for hear in self.finished_hooks:
+                hear(model_id, finished)
+
+        return ended
 
     @property
     def silence_s(self) -> float:
@@ -328,29 +374,6 @@ class Generator:
                 param=param,
                 reason="context_length_exceeded",
             )
-
-    def _max_new_tokens(self, order: Order, spec: ModelSpec, prompt_tokens: int) -> int:
-        param = "messages" if isinstance(order.prompt, Conversation) else "prompt"
-        if prompt_tokens == 0:
-            raise InvalidRequestError("the prompt has no tokens", param=param)
-        room = spec.context_tokens_max - prompt_tokens
-        if room < 1:
-            raise InvalidRequestError(
-                f"the prompt has {prompt_tokens} tokens and leaves no room for an answer: the "
-                f"context of {spec.model_id} is {spec.context_tokens_max} tokens",
-                param=param,
-                reason="context_length_exceeded",
-            )
-        if order.max_tokens is None:
-            return min(self.limits.default_max_tokens, room)
-        if order.max_tokens > room:
-            raise InvalidRequestError(
-                f"max_tokens is {order.max_tokens}, but after a prompt of {prompt_tokens} tokens "
-                f"the context of {spec.context_tokens_max} has room for {room}",
-                param="max_tokens",
-                reason="context_length_exceeded",
-            )
-        return order.max_tokens
 
 
 def _stopping() -> UnavailableError:

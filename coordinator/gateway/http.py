@@ -20,6 +20,7 @@ from coordinator.gateway.fields import parse_object
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.http_errors import error_response, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
+from coordinator.gateway.quotas import may_use
 from coordinator.ports import ApiKey, ViewSource
 from plait.clock import Clock
 from plait.errors import InvalidRequestError, PlaitError, ServiceError
@@ -96,7 +97,7 @@ class HttpDoor:
             order=order,
             make_dialect=api.make_dialect,
             make_error=api.make_error,
-            key_id=key.key_id,
+            key=key,
             address=request.client.host if request.client is not None else "unknown",
             generator=self._generator,
             turnstile=self._turnstile,
@@ -106,9 +107,13 @@ class HttpDoor:
         )
 
     async def models(self, request: Request) -> Response:
-        """GET /v1/models."""
-        await self._authenticate(request)
-        entries = [self._model_entry(spec) for spec in self._catalogue.specs.values()]
+        """GET /v1/models: those that the key may ask."""
+        key = await self._authenticate(request)
+        entries = [
+            self._model_entry(spec)
+            for spec in self._catalogue.specs.values()
+            if may_use(key.limits, spec.model_id)
+        ]
         return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request, model_id: str) -> Response:

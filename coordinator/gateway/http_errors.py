@@ -1,6 +1,7 @@
 """plait's errors as OpenAI's error objects."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -55,13 +56,19 @@ MakeError = Callable[[PlaitError], dict[str, object]]
 def error_response(error: PlaitError, make: MakeError = error_object) -> Response:
     """The error as a response, with Retry-After where a retry helps."""
     status = status_of(error)
-    retry_after_s = _RETRY_LATER_S.get(error.code, _RETRY_AFTER_S.get(status))
+    retry_after_s = _retry_after_s(error, status)
     headers = {"retry-after": retry_after_s} if retry_after_s is not None else {}
     if status in (408, 413):  # the rest of the body will not be read
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return json_response(make(error), status, headers)
+
+
+def _retry_after_s(error: PlaitError, status: int) -> str | None:
+    if isinstance(error, OverloadedError) and error.retry_after_s is not None:
+        return str(max(1, math.ceil(error.retry_after_s)))
+    return _RETRY_LATER_S.get(error.code, _RETRY_AFTER_S.get(status))
 
 
 def json_response(

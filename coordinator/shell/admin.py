@@ -10,6 +10,7 @@ from grpc import aio
 
 from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.ports import ApiKey, EnrolmentToken, Inbox, KeyStore, TokenStore, ViewSource
+from coordinator.shell.key_limits import limits_of, message_of
 from coordinator.shell.store_nodes import EnrolledNodes
 from plait.errors import AuthenticationError, InvalidRequestError, PlaitError
 from plait.log import get
@@ -100,6 +101,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 display_name=request.display_name,
                 is_admin=request.is_admin,
                 weight=request.weight or 1.0,
+                limits=limits_of(request.limits),
             )
             _log.info("key_created", key_id=entry.key_id, by=operator.key_id)
             return pb.CreateApiKeyResponse(key=secret, key_id=entry.key_id)
@@ -142,6 +144,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 by=operator.key_id,
             )
             return pb.WeighApiKeyResponse()
+
+        return await self._as_operator(context, answer)
+
+    async def LimitApiKey(  # noqa: N802
+        self, request: pb.LimitApiKeyRequest, context: _Context
+    ) -> pb.LimitApiKeyResponse:
+        async def answer(operator: ApiKey) -> pb.LimitApiKeyResponse:
+            await self._keys.limit_key(request.key_id, limits_of(request.limits))
+            _log.info("key_limited", key_id=request.key_id, by=operator.key_id)
+            return pb.LimitApiKeyResponse()
 
         return await self._as_operator(context, answer)
 
@@ -259,4 +271,5 @@ def _key_entry(entry: ApiKey) -> pb.ApiKeyEntry:
         is_revoked=entry.is_revoked,
         created_unix_ms=entry.created_unix_ms,
         weight=entry.weight,
+        limits=message_of(entry.limits),
     )

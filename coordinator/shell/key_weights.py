@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordinator.core.events import KeyWeighed
-from coordinator.ports import ApiKey, Inbox, KeyStore
+from coordinator.ports import UNLIMITED, ApiKey, Inbox, KeyLimits, KeyStore
 from plait.errors import OverloadedError
 
 TOLD_MAX: Final = 4_096
@@ -21,11 +21,16 @@ class WeighedKeys:
         self._told: OrderedDict[str, float] = OrderedDict()
 
     async def create_key(
-        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+        self,
+        *,
+        display_name: str,
+        is_admin: bool,
+        weight: float = 1.0,
+        limits: KeyLimits = UNLIMITED,
     ) -> tuple[str, ApiKey]:
         """As the store does."""
         return await self._keys.create_key(
-            display_name=display_name, is_admin=is_admin, weight=weight
+            display_name=display_name, is_admin=is_admin, weight=weight, limits=limits
         )
 
     async def verify_key(self, secret: str) -> ApiKey:
@@ -46,6 +51,10 @@ class WeighedKeys:
         """As the store does; what waits in the queue is ordered by it at once."""
         await self._keys.weigh_key(key_id, weight)
         self._tell(key_id, weight)
+
+    async def limit_key(self, key_id: str, limits: KeyLimits) -> None:
+        """As the store does."""
+        await self._keys.limit_key(key_id, limits)
 
     def _tell(self, key_id: str, weight: float) -> None:
         if self._told.get(key_id, 1.0) == weight:

@@ -1,12 +1,14 @@
 """Client and operator keys: the secret is shown once, its sha256 is kept."""
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from coordinator.ports import ApiKey
+from coordinator.ports import UNLIMITED, ApiKey, KeyLimits
+from coordinator.shell.key_limits import check_limits
 from coordinator.shell.store_session import display_name as clean_name
 from coordinator.shell.store_session import transaction
 from coordinator.shell.store_tables import api_keys
@@ -29,11 +31,17 @@ class ApiKeys:
         self._cache: dict[bytes, tuple[int, ApiKey]] = {}
 
     async def create_key(
-        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+        self,
+        *,
+        display_name: str,
+        is_admin: bool,
+        weight: float = 1.0,
+        limits: KeyLimits = UNLIMITED,
     ) -> tuple[str, ApiKey]:
-        """The secret (shown once) and its entry. Raises InvalidRequestError for a long name, or a
-        weight that is none."""
+        """The secret (shown once) and its entry. Raises InvalidRequestError for a long name, a
+        weight or limits that are none."""
         check_weight(weight)
+        check_limits(limits)
         secret, key_id = new_api_key()
         entry = ApiKey(
             key_id=key_id,
@@ -42,6 +50,7 @@ class ApiKeys:
             is_revoked=False,
             created_unix_ms=self._clock.unix_ms(),
             weight=weight,
+            limits=limits,
         )
         async with transaction(self._engine) as connection:
             await connection.execute(
@@ -53,12 +62,23 @@ class ApiKeys:
                     is_revoked=False,
                     created_unix_ms=entry.created_unix_ms,
                     weight=weight,
+                    **_columns(limits),
                 )
             )
         return secret, entry
 
     async def verify_key(self, secret: str) -> ApiKey:
-        """Raises AuthenticationError (key_unknown, key_revoked)."""
+        """Raises AuthenticationError (key_unknown, key_revoked, key_expired)."""
+        entry = await self._find(secret)
+        expires_ms = entry.limits.expires_unix_ms
+        if expires_ms is not None and self._clock.unix_ms() >= expires_ms:
+            raise AuthenticationError(
+                f"the API key {entry.key_id} has expired: ask the network's operator for another",
+                reason="key_expired",
+            )
+        return entry
+
+    async def _find(self, secret: str) -> ApiKey:
         key_id = api_key_id(secret)
         if key_id is None:
             raise _unknown()
@@ -94,7 +114,12 @@ class ApiKeys:
         check_weight(weight)
         await self._change(key_id, weight=weight)
 
-    async def _change(self, key_id: str, **values: bool | float) -> None:
+    async def limit_key(self, key_id: str, limits: KeyLimits) -> None:
+        """Give a key other limits. Raises InvalidRequestError, also ("not_found")."""
+        check_limits(limits)
+        await self._change(key_id, **_columns(limits))
+
+    async def _change(self, key_id: str, **values: bool | float | str) -> None:
         async with transaction(self._engine) as connection:
             change = update(api_keys).where(api_keys.c.key_id == key_id).values(**values)
             result = await connection.execute(change)
@@ -113,7 +138,22 @@ def _entry(row: Row[tuple[object, ...]]) -> ApiKey:
         is_revoked=row.is_revoked,
         created_unix_ms=row.created_unix_ms,
         weight=row.weight,
+        limits=KeyLimits(
+            requests_per_min=row.requests_per_min or None,
+            tokens_per_min=row.tokens_per_min or None,
+            models=tuple(json.loads(row.models)),
+            expires_unix_ms=row.expires_unix_ms or None,
+        ),
     )
+
+
+def _columns(limits: KeyLimits) -> dict[str, int | str]:
+    return {
+        "requests_per_min": limits.requests_per_min or 0,
+        "tokens_per_min": limits.tokens_per_min or 0,
+        "models": json.dumps(limits.models),
+        "expires_unix_ms": limits.expires_unix_ms or 0,
+    }
 
 
 def check_weight(weight: float) -> None:

@@ -1,7 +1,7 @@
 """Steps from one version of the store's schema to the next. New tables need none: they are made."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Table, inspect, text, update
 
@@ -21,10 +21,16 @@ def _to_2(connection: Connection) -> None:
     _add_column(connection, api_keys, api_keys.c.weight)
 
 
-STEPS: Final[Mapping[int, Callable[[Connection], None]]] = {2: _to_2}
+def _to_3(connection: Connection) -> None:
+    """Keys have limits."""
+    for name in ("requests_per_min", "tokens_per_min", "models", "expires_unix_ms"):
+        _add_column(connection, api_keys, api_keys.c[name])
 
 
-def _add_column(connection: Connection, table: Table, column: "Column[float]") -> None:
+STEPS: Final[Mapping[int, Callable[[Connection], None]]] = {2: _to_2, 3: _to_3}
+
+
+def _add_column(connection: Connection, table: Table, column: "Column[Any]") -> None:
     """With its server's default in the rows that are there; nothing where the column is."""
     if column.name in {known["name"] for known in inspect(connection).get_columns(table.name)}:
         return
@@ -32,5 +38,7 @@ def _add_column(connection: Connection, table: Table, column: "Column[float]") -
     assert column.server_default is not None, "rows that are there need a value"
     default = getattr(column.server_default, "arg")  # noqa: B009
     connection.execute(
-        text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind} NOT NULL DEFAULT {default}")
+        text(
+            f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind} NOT NULL DEFAULT '{default}'"
+        )
     )

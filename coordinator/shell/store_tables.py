@@ -16,7 +16,7 @@ from sqlalchemy import (
     Text,
 )
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 metadata: Final = MetaData()
 
@@ -34,6 +34,11 @@ api_keys: Final = Table(
     Column("is_revoked", Boolean, nullable=False),
     Column("created_unix_ms", BigInteger, nullable=False),
     Column("weight", Float, nullable=False, server_default="1"),
+    # Limits; 0: none. Models are a JSON list; an empty one: all of them.
+    Column("requests_per_min", BigInteger, nullable=False, server_default="0"),
+    Column("tokens_per_min", BigInteger, nullable=False, server_default="0"),
+    Column("models", Text, nullable=False, server_default="[]"),
+    Column("expires_unix_ms", BigInteger, nullable=False, server_default="0"),
 )
 
 enrolment_tokens: Final = Table(

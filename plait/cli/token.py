@@ -10,11 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from plait.clock import SystemClock
 from plait.errors import ConfigError
 
 if TYPE_CHECKING:
     from grpc import aio
 
+    from plait.wire.v1.admin_pb2 import ApiKeyEntry, KeyLimits
     from plait.wire.v1.admin_pb2_grpc import AdminServiceAsyncStub
 
 app = typer.Typer(help="Tokens that let nodes join; keys for clients.", no_args_is_help=True)
@@ -23,6 +25,19 @@ app.add_typer(keys, name="key")
 
 CALL_S: Final = 10.0
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+RequestsPerMin = Annotated[
+    int, typer.Option("--requests-per-min", min=0, help="At most so many requests; 0: no limit.")
+]
+TokensPerMin = Annotated[
+    int,
+    typer.Option(
+        "--tokens-per-min", min=0, help="Tokens of prompts and answers together; 0: no limit."
+    ),
+]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", help="May ask this one; repeat it. Default: all.")
+]
+Expires = Annotated[str, typer.Option("--expires-in", help="How long it is good: 12h, 30d, 52w.")]
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 
@@ -100,6 +115,10 @@ def create_key(
     weight: Annotated[
         float, typer.Option(help="Share of the queue beside keys of 1, where many wait.")
     ] = 1.0,
+    requests_per_min: RequestsPerMin = 0,
+    tokens_per_min: TokensPerMin = 0,
+    models: Models = None,
+    expires_in: Expires = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.")] = False,
 ) -> None:
     """Make an API key. It is shown once."""
@@ -107,7 +126,10 @@ def create_key(
 
     if not weight > 0.0:  # 0 says nothing on the wire
         raise ConfigError(f"--weight {weight:g}: a key's weight is above 0")
-    request = pb.CreateApiKeyRequest(display_name=name, is_admin=admin, weight=weight)
+    limits = _limits(requests_per_min, tokens_per_min, models, expires_in)
+    request = pb.CreateApiKeyRequest(
+        display_name=name, is_admin=admin, weight=weight, limits=limits
+    )
     answer = _ask(lambda stub: stub.CreateApiKey, request)
     if not quiet:
         kind = "an operator's" if admin else "a client's"
@@ -123,14 +145,15 @@ def list_keys() -> None:
     from plait.wire.v1 import admin_pb2 as pb
 
     answer = _ask(lambda stub: stub.ListApiKeys, pb.ListApiKeysRequest())
-    table = _table("key", "name", "kind", "weight", "state", "created")
+    table = _table("key", "name", "kind", "weight", "limits", "state", "created")
     for entry in answer.keys:
         table.add_row(
             entry.key_id,
             _plain(entry.display_name),
             "operator" if entry.is_admin else "client",
             f"{entry.weight or 1.0:g}",
-            "revoked" if entry.is_revoked else "valid",
+            _plain(_limits_text(entry.limits)),
+            _key_state(entry),
             _moment(entry.created_unix_ms),
         )
     _print(table, empty="No keys yet: `plait token key create` makes one.")
@@ -147,6 +170,22 @@ def weigh_key(
     request = pb.WeighApiKeyRequest(key_id=key_id, weight=weight)
     _ask(lambda stub: stub.WeighApiKey, request)
     typer.echo(f"key {key_id} weighs {weight:g}")
+
+
+@keys.command("limit")
+def limit_key(
+    key_id: Annotated[str, typer.Argument(help="As `plait token key list` shows it.")],
+    requests_per_min: RequestsPerMin = 0,
+    tokens_per_min: TokensPerMin = 0,
+    models: Models = None,
+    expires_in: Expires = "",
+) -> None:
+    """Give a key these limits in place of those that it has; without options: none."""
+    from plait.wire.v1 import admin_pb2 as pb
+
+    limits = _limits(requests_per_min, tokens_per_min, models, expires_in)
+    _ask(lambda stub: stub.LimitApiKey, pb.LimitApiKeyRequest(key_id=key_id, limits=limits))
+    typer.echo(f"key {key_id}: {_limits_text(limits)}")
 
 
 @keys.command("revoke")
@@ -168,6 +207,44 @@ def parse_duration_s(text: str) -> int:
     if not 0 < seconds < 2**32:
         raise ConfigError(f"{text!r} is not a duration: give e.g. 30m, 12h, 1d or 2w")
     return seconds
+
+
+def _limits(
+    requests_per_min: int, tokens_per_min: int, models: list[str] | None, expires_in: str
+) -> "KeyLimits":
+    from plait.wire.v1 import admin_pb2 as pb
+
+    left_s = parse_duration_s(expires_in) if expires_in else 0
+    now_ms = SystemClock().unix_ms()
+    return pb.KeyLimits(
+        requests_per_min=requests_per_min,
+        tokens_per_min=tokens_per_min,
+        models=models or [],
+        expires_unix_ms=now_ms + left_s * 1000 if left_s else 0,
+    )
+
+
+def _limits_text(limits: "KeyLimits") -> str:
+    parts = [
+        f"{amount:,} {unit}/min"
+        for amount, unit in (
+            (limits.requests_per_min, "requests"),
+            (limits.tokens_per_min, "tokens"),
+        )
+        if amount
+    ]
+    if limits.models:
+        parts.append("only " + ", ".join(limits.models))
+    if limits.expires_unix_ms:
+        parts.append(f"until {_moment(limits.expires_unix_ms)}")
+    return "; ".join(parts) or "no limits"
+
+
+def _key_state(entry: "ApiKeyEntry") -> str:
+    if entry.is_revoked:
+        return "revoked"
+    expires_ms = entry.limits.expires_unix_ms
+    return "expired" if expires_ms and expires_ms <= SystemClock().unix_ms() else "valid"
 
 
 def _ask(

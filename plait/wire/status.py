@@ -1,5 +1,6 @@
 """plait's errors <-> gRPC statuses. The reason word and the parameter travel as metadata."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -24,6 +25,7 @@ from plait.errors import (
 
 REASON_KEY: Final = "plait-reason"
 PARAM_KEY: Final = "plait-param"
+RETRY_KEY: Final = "plait-retry-after-ms"
 
 _CODES: Final[tuple[tuple[type[PlaitError], grpc.StatusCode], ...]] = (
     (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -92,6 +94,8 @@ async def abort_with(context: aio.ServicerContext[Any, Any], error: PlaitError) 
     metadata = [(REASON_KEY, error.code)]
     if isinstance(error, InvalidRequestError) and error.param is not None:
         metadata.append((PARAM_KEY, error.param))
+    if isinstance(error, OverloadedError) and error.retry_after_s is not None:
+        metadata.append((RETRY_KEY, str(math.ceil(error.retry_after_s * 1e3))))
     await context.abort(code_of(error), error.message, trailing_metadata=tuple(metadata))
     raise AssertionError("unreachable: abort raises")
 
@@ -108,6 +112,11 @@ def error_from_rpc(error: grpc.RpcError) -> PlaitError:
     kind = _ERRORS.get(code, ServiceError) if code is not None else ServiceError
     if kind is InvalidRequestError or reason == "not_found":
         return InvalidRequestError(message, param=metadata.get(PARAM_KEY), reason=reason)
+    if kind is OverloadedError:
+        wait_ms = metadata.get(RETRY_KEY, "")
+        known = wait_ms.isascii() and wait_ms.isdigit() and len(wait_ms) < 12
+        after_s = int(wait_ms) / 1e3 if known else None
+        return OverloadedError(message, reason=reason, retry_after_s=after_s)
     return kind(message, reason=reason)
 
 

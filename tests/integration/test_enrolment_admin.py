@@ -146,7 +146,7 @@ async def test_every_call_wants_an_operators_key(
     await network.store.keys.revoke_key(entry.key_id)
     unauthenticated, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
     methods = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
-    assert len(methods) == 11
+    assert len(methods) == 12
     for method in methods:
         request = getattr(admin_pb2, method.input_type.name)()
         for metadata, code, reason in (
@@ -299,6 +299,15 @@ async def test_tokens_and_keys_are_revoked_by_command(network: Network, plait: C
     listed = (await plait("key", "list")).stdout.splitlines()
     (row,) = [line for line in listed if heavy_entry.key_id in line]
     assert row.split()[2] == "4", row
+    options = ("--tokens-per-min", "9000", "--model", "tiny", "--expires-in", "2w")
+    assert (await plait("key", "limit", heavy_entry.key_id, *options)).exit_code == 0
+    limits = (await network.store.keys.verify_key(heavy)).limits
+    assert (limits.tokens_per_min, limits.requests_per_min) == (9000, None)
+    assert limits.models == ("tiny",) and limits.expires_unix_ms is not None
+    assert "9,000 tokens/min" in (await plait("key", "list")).stdout
+    assert "no limits" in (await plait("key", "limit", heavy_entry.key_id)).stdout
+    once = last_line(await plait("key", "create", "--requests-per-min", "5", "--quiet"))
+    assert (await network.store.keys.verify_key(once)).limits.requests_per_min == 5
     refused = await plait("key", "create", "--weight", "0")
     assert refused.exception is not None and "above 0" in str(refused.exception)
     await plait("key", "revoke", entry.key_id)

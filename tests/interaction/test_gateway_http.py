@@ -12,6 +12,7 @@ import pytest
 from coordinator.core import events as ev
 from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
+from coordinator.ports import KeyLimits
 from plait.types import Reason
 from tests.kit.gateway_rig import GatewayRig, open_gateway
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
@@ -158,6 +159,25 @@ async def test_full_and_busy_are_429_and_a_queue_that_never_moves_503() -> None:
     assert silent.headers["retry-after"] == "5"
     assert silent.json()["error"]["code"] == "silence"
     assert rig.gateway.relay.num_generations == 0
+
+
+async def test_a_key_that_has_used_its_minute_is_told_when_to_come_again() -> None:
+    async with open_gateway(ScriptedNetwork()) as rig, http(rig) as client:
+        await rig.keys.limit_key("k1", KeyLimits(requests_per_min=1, models=("tiny",)))
+        assert (await client.post(CHAT, json=BODY)).status_code == 200
+        refused = await client.post(CHAT, json=BODY)
+        await rig.keys.limit_key("k1", KeyLimits(tokens_per_min=100))
+        too_large = await client.post(CHAT, json={**BODY, "max_tokens": 1000})
+        await rig.keys.limit_key("k1", KeyLimits(models=("other",)))
+        foreign = await client.post(CHAT, json=BODY)
+        assert (await client.get("/v1/models")).json()["data"] == []
+    assert refused.status_code == 429
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    assert refused.json()["error"]["code"] == "rate_limited"
+    assert too_large.status_code == 400
+    assert too_large.json()["error"]["code"] == "over_key_limit"
+    assert foreign.status_code == 404
+    assert foreign.json()["error"]["code"] == "model_not_allowed"
 
 
 async def test_a_stream_that_waits_long_is_kept_alive_by_comments() -> None:

@@ -13,6 +13,7 @@ from grpc import aio
 from coordinator.core import events as ev
 from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
+from coordinator.ports import KeyLimits
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import (
     AuthenticationError,
@@ -364,3 +365,13 @@ async def test_text_that_is_no_utf8_is_the_clients_mistake() -> None:
 
         assert await code_of(API_KEY) is grpc.StatusCode.INVALID_ARGUMENT
         assert await code_of("nonsense") is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_key_that_has_used_its_minute_learns_when_to_come_again() -> None:
+    async with open_doors(ScriptedNetwork()) as rig, rig.async_client() as client:
+        await rig.keys.limit_key("k1", KeyLimits(requests_per_min=1))
+        await client.generate("x", max_tokens=1)
+        with pytest.raises(OverloadedError, match="1 requests in a minute") as caught:
+            await client.generate("x", max_tokens=1)
+    assert caught.value.code == "rate_limited"
+    assert caught.value.retry_after_s is not None and 0 < caught.value.retry_after_s <= 60

@@ -32,6 +32,7 @@ from tests.kit.scripted_network import (
     one_key,
     tiny_spec,
 )
+from tests.kit.stores import MemoryKeys
 
 
 @dataclass
@@ -41,6 +42,7 @@ class GatewayRig:
     gateway: Gateway
     network: ScriptedNetwork
     views: FakeViews
+    keys: MemoryKeys
     url: str = ""
     address: str = ""
     node_address: str = ""
@@ -83,7 +85,7 @@ def make_gateway(
     """A gateway without doors; call inside a running loop."""
     spec = tiny_spec(context_tokens_max=context_tokens_max)
     views = FakeViews(spec)
-    counter = itertools.count(1)
+    counter, keys = itertools.count(1), one_key()
     gateway = Gateway(
         config=GatewayConfig(
             network_id="net",
@@ -94,13 +96,13 @@ def make_gateway(
         tokenizers={spec.model_id: ByteTokenizer()},
         inbox=network,
         views=views,
-        keys=one_key(),
+        keys=keys,
         sign=lambda payload: hashlib.sha256(b"signed" + payload).digest(),
         clock=SystemClock(),
         new_id=lambda: f"id{next(counter)}",
     )
     network.relay = gateway.relay
-    return GatewayRig(gateway, network, views)
+    return GatewayRig(gateway, network, views, keys)
 
 
 @contextlib.asynccontextmanager

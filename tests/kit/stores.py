@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from coordinator.ports import ApiKey, EnrolmentToken
+from coordinator.ports import UNLIMITED, ApiKey, EnrolmentToken, KeyLimits
 from plait.errors import AuthenticationError, InvalidRequestError
 
 MADE_UNIX_MS = 1_780_000_000_000
@@ -17,7 +17,13 @@ class MemoryKeys:
         self.keys: dict[str, ApiKey] = {}
 
     def add(
-        self, secret: str, display_name: str, *, is_admin: bool = False, weight: float = 1.0
+        self,
+        secret: str,
+        display_name: str,
+        *,
+        is_admin: bool = False,
+        weight: float = 1.0,
+        limits: KeyLimits = UNLIMITED,
     ) -> ApiKey:
         """A key whose secret the test chooses."""
         key = ApiKey(
@@ -27,15 +33,22 @@ class MemoryKeys:
             is_revoked=False,
             created_unix_ms=MADE_UNIX_MS,
             weight=weight,
+            limits=limits,
         )
         self.keys[secret] = key
         return key
 
     async def create_key(
-        self, *, display_name: str, is_admin: bool, weight: float = 1.0
+        self,
+        *,
+        display_name: str,
+        is_admin: bool,
+        weight: float = 1.0,
+        limits: KeyLimits = UNLIMITED,
     ) -> tuple[str, ApiKey]:
         secret = f"plait-key-{len(self.keys) + 1}"
-        return secret, self.add(secret, display_name, is_admin=is_admin, weight=weight)
+        key = self.add(secret, display_name, is_admin=is_admin, weight=weight, limits=limits)
+        return secret, key
 
     async def verify_key(self, secret: str) -> ApiKey:
         key = self.keys.get(secret)
@@ -47,17 +60,21 @@ class MemoryKeys:
         return list(self.keys.values())
 
     async def weigh_key(self, key_id: str, weight: float) -> None:
-        for secret, key in self.keys.items():
-            if key.key_id == key_id:
-                self.keys[secret] = dataclasses.replace(key, weight=weight)
-                return
-        raise InvalidRequestError(f"no key {key_id}", reason="not_found")
+        secret, key = self._find(key_id)
+        self.keys[secret] = dataclasses.replace(key, weight=weight)
+
+    async def limit_key(self, key_id: str, limits: KeyLimits) -> None:
+        secret, key = self._find(key_id)
+        self.keys[secret] = dataclasses.replace(key, limits=limits)
 
     async def revoke_key(self, key_id: str) -> None:
+        secret, key = self._find(key_id)
+        self.keys[secret] = dataclasses.replace(key, is_revoked=True)
+
+    def _find(self, key_id: str) -> tuple[str, ApiKey]:
         for secret, key in self.keys.items():
             if key.key_id == key_id:
-                self.keys[secret] = dataclasses.replace(key, is_revoked=True)
-                return
+                return secret, key
         raise InvalidRequestError(f"no key {key_id}", reason="not_found")
 
 

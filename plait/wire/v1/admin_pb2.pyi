@@ -244,26 +244,68 @@ class CreateApiKeyRequest(_message.Message):
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     IS_ADMIN_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """whose"""
     is_admin: _builtins.bool
     """may use this service"""
     weight: _builtins.float
     """share of the queue beside keys of 1; 0: 1"""
+    @_builtins.property
+    def limits(self) -> Global___KeyLimits:
+        """absent: none"""
+
     def __init__(
         self,
         *,
         display_name: _builtins.str = ...,
         is_admin: _builtins.bool = ...,
         weight: _builtins.float = ...,
+        limits: Global___KeyLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "is_admin", b"is_admin", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "is_admin", b"is_admin", "limits", b"limits", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateApiKeyRequest: _TypeAlias = CreateApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class KeyLimits(_message.Message):
+    """What a key may ask for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_PER_MIN_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MIN_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_MS_FIELD_NUMBER: _builtins.int
+    requests_per_min: _builtins.int
+    """0: no limit"""
+    tokens_per_min: _builtins.int
+    """of prompts and answers; 0: no limit"""
+    expires_unix_ms: _builtins.int
+    """wall clock, refused from then on; 0: never"""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that it may ask; none: all"""
+
+    def __init__(
+        self,
+        *,
+        requests_per_min: _builtins.int = ...,
+        tokens_per_min: _builtins.int = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        expires_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_ms", b"expires_unix_ms", "models", b"models", "requests_per_min", b"requests_per_min", "tokens_per_min", b"tokens_per_min"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyLimits: _TypeAlias = KeyLimits  # noqa: Y015
 
 @_typing.final
 class CreateApiKeyResponse(_message.Message):
@@ -344,6 +386,7 @@ class ApiKeyEntry(_message.Message):
     IS_REVOKED_FIELD_NUMBER: _builtins.int
     CREATED_UNIX_MS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     key_id: _builtins.str
     """public part"""
     display_name: _builtins.str
@@ -356,6 +399,10 @@ class ApiKeyEntry(_message.Message):
     """wall clock"""
     weight: _builtins.float
     """share of the queue beside keys of 1; 0: an older coordinator, 1"""
+    @_builtins.property
+    def limits(self) -> Global___KeyLimits:
+        """absent: none"""
+
     def __init__(
         self,
         *,
@@ -365,10 +412,11 @@ class ApiKeyEntry(_message.Message):
         is_revoked: _builtins.bool = ...,
         created_unix_ms: _builtins.int = ...,
         weight: _builtins.float = ...,
+        limits: Global___KeyLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "display_name", b"display_name", "is_admin", b"is_admin", "is_revoked", b"is_revoked", "key_id", b"key_id", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "display_name", b"display_name", "is_admin", b"is_admin", "is_revoked", b"is_revoked", "key_id", b"key_id", "limits", b"limits", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +503,51 @@ class WeighApiKeyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WeighApiKeyResponse: _TypeAlias = WeighApiKeyResponse  # noqa: Y015
+
+@_typing.final
+class LimitApiKeyRequest(_message.Message):
+    """Limits a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """public part"""
+    @_builtins.property
+    def limits(self) -> Global___KeyLimits:
+        """in place of those that it has"""
+
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        limits: Global___KeyLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id", "limits", b"limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitApiKeyRequest: _TypeAlias = LimitApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class LimitApiKeyResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitApiKeyResponse: _TypeAlias = LimitApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class DrainNodeRequest(_message.Message):

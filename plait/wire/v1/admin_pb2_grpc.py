@@ -75,6 +75,11 @@ class AdminServiceStub:
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.SerializeToString,
                 response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.FromString,
                 _registered_method=True)
+        self.LimitApiKey = channel.unary_unary(
+                '/plait.wire.v1.AdminService/LimitApiKey',
+                request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyRequest.SerializeToString,
+                response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/plait.wire.v1.AdminService/DrainNode',
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
@@ -152,6 +157,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LimitApiKey(self, request, context):
+        """Gives a key other limits, all of them at once. NOT_FOUND: no such key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """NOT_FOUND: no such node.
         """
@@ -215,6 +227,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WeighApiKey,
                     request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.FromString,
                     response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.SerializeToString,
+            ),
+            'LimitApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.LimitApiKey,
+                    request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyRequest.FromString,
+                    response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -449,6 +466,33 @@ class AdminService:
             '/plait.wire.v1.AdminService/WeighApiKey',
             plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyRequest.SerializeToString,
             plait_dot_wire_dot_v1_dot_admin__pb2.WeighApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LimitApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/plait.wire.v1.AdminService/LimitApiKey',
+            plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyRequest.SerializeToString,
+            plait_dot_wire_dot_v1_dot_admin__pb2.LimitApiKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class AdminServiceStub:
     """NOT_FOUND: no such key."""
     WeighApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WeighApiKeyRequest, _admin_pb2.WeighApiKeyResponse]
     """Gives a key another share of the queue. NOT_FOUND: no such key."""
+    LimitApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitApiKeyRequest, _admin_pb2.LimitApiKeyResponse]
+    """Gives a key other limits, all of them at once. NOT_FOUND: no such key."""
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
     """NOT_FOUND: no such node."""
     BanNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]
@@ -77,6 +79,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """NOT_FOUND: no such key."""
     WeighApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.WeighApiKeyRequest, _admin_pb2.WeighApiKeyResponse]  # type: ignore[assignment]
     """Gives a key another share of the queue. NOT_FOUND: no such key."""
+    LimitApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitApiKeyRequest, _admin_pb2.LimitApiKeyResponse]  # type: ignore[assignment]
+    """Gives a key other limits, all of them at once. NOT_FOUND: no such key."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """NOT_FOUND: no such node."""
     BanNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanNodeRequest, _admin_pb2.BanNodeResponse]  # type: ignore[assignment]
@@ -150,6 +154,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.WeighApiKeyResponse, _abc.Awaitable[_admin_pb2.WeighApiKeyResponse]]:
         """Gives a key another share of the queue. NOT_FOUND: no such key."""
+
+    @_abc_1.abstractmethod
+    def LimitApiKey(
+        self,
+        request: _admin_pb2.LimitApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LimitApiKeyResponse, _abc.Awaitable[_admin_pb2.LimitApiKeyResponse]]:
+        """Gives a key other limits, all of them at once. NOT_FOUND: no such key."""
 
     @_abc_1.abstractmethod
     def DrainNode(

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinator.ports import UNLIMITED, KeyLimits
 from coordinator.shell.store import Store, open_store
 from plait.clock import ManualClock
 from plait.errors import AuthenticationError, InvalidRequestError
+
+LATER_COLUMNS = ("weight", "requests_per_min", "tokens_per_min", "models", "expires_unix_ms")
+NOW_MS = 1_700_000_000_000
 
 
 async def refusal(store: Store, secret: str) -> str:
@@ -111,14 +115,66 @@ async def test_keys_of_an_older_store_weigh_as_much_as_each_other(
 ) -> None:
     secret, entry = await store.keys.create_key(display_name="old", is_admin=True)
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        connection.execute("ALTER TABLE api_keys DROP COLUMN weight")
+        for column in LATER_COLUMNS:
+            connection.execute(f"ALTER TABLE api_keys DROP COLUMN {column}")
         connection.execute("DROP TABLE node_sessions")
         connection.execute("UPDATE plait_schema SET version = 1")
     for _ in range(2):  # the second opening has nothing to do
         async with open_store(tmp_path / "store.db", ManualClock(), ca_der=b"") as again:
             assert await again.keys.verify_key(secret) == entry
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        assert connection.execute("SELECT version FROM plait_schema").fetchall() == [(2,)]
+        assert connection.execute("SELECT version FROM plait_schema").fetchall() == [(3,)]
     async with open_store(tmp_path / "store.db", ManualClock(), ca_der=b"") as again:
         await again.keys.weigh_key(entry.key_id, 3.0)
         assert (await again.keys.verify_key(secret)).weight == 3.0
+
+
+LIMITS = KeyLimits(
+    requests_per_min=60, tokens_per_min=9_000, models=("a", "b/c"), expires_unix_ms=NOW_MS + 1_000
+)
+
+
+async def test_limits_are_kept_changed_and_taken_away(store: Store) -> None:
+    secret, entry = await store.keys.create_key(display_name="x", is_admin=False, limits=LIMITS)
+    assert entry.limits == LIMITS
+    assert await store.keys.verify_key(secret) == entry
+    other = KeyLimits(tokens_per_min=1)
+    await store.keys.limit_key(entry.key_id, other)
+    assert (await store.keys.verify_key(secret)).limits == other
+    await store.keys.limit_key(entry.key_id, UNLIMITED)
+    assert [key.limits for key in await store.keys.list_keys()] == [UNLIMITED]
+    with pytest.raises(InvalidRequestError) as caught:
+        await store.keys.limit_key("nobody", UNLIMITED)
+    assert caught.value.code == "not_found"
+
+
+async def test_a_key_is_refused_from_the_moment_it_expires(tmp_path: Path) -> None:
+    clock = ManualClock(unix_ms=NOW_MS)
+    async with open_store(tmp_path / "s.db", clock, ca_der=b"") as store:
+        secret, _ = await store.keys.create_key(display_name="x", is_admin=False, limits=LIMITS)
+        clock.advance(999)
+        await store.keys.verify_key(secret)
+        clock.advance(1)
+        with pytest.raises(AuthenticationError, match="has expired") as caught:
+            await store.keys.verify_key(secret)
+    assert caught.value.code == "key_expired"
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (KeyLimits(requests_per_min=0), "requests_per_min"),
+        (KeyLimits(tokens_per_min=-5), "tokens_per_min"),
+        (KeyLimits(tokens_per_min=10**12), "tokens_per_min"),
+        (KeyLimits(models=("",)), "models"),
+        (KeyLimits(models=tuple(f"m{n}" for n in range(65))), "models"),
+        (KeyLimits(expires_unix_ms=-1), "expires_unix_ms"),
+    ],
+)
+async def test_limits_that_are_none_are_refused(
+    store: Store, limits: KeyLimits, named: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        await store.keys.create_key(display_name="x", is_admin=False, limits=limits)
+    assert caught.value.param == named
+    assert not await store.keys.list_keys()
