@@ -14,7 +14,7 @@ from plait.cli.demo import memory_cap_bytes
 from plait.cli.local_network import LOOPBACK, LocalNetwork, NodePlan, is_ready, local_network
 from plait.sdk import AsyncClient
 from plait.sdk.requests import Prompt
-from plait.types import ModelSpec
+from plait.types import GuessTotals, ModelSpec
 from tests.kit.proxy import Proxy
 from tests.kit.proxy_pacing import Conditions
 from tests.kit.proxy_thread import ProxyThread
@@ -58,9 +58,17 @@ class FarRing:
 
     @classmethod
     def start(
-        cls, spec: ModelSpec, *, num_nodes: int, wire_dtype: str, weights: str = "fp16"
+        cls,
+        spec: ModelSpec,
+        *,
+        num_nodes: int,
+        wire_dtype: str,
+        weights: str = "fp16",
+        draft_model: str = "",
+        draft_bytes: int = 0,
     ) -> "FarRing":
-        """All processes, on links without delay, once the model is served. Blocks."""
+        """All processes, on links without delay, once the model is served; with a draft model,
+        every node has one. Blocks."""
         with ExitStack() as stack:
             home = Path(tempfile.mkdtemp(prefix="plait-far-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -71,15 +79,21 @@ class FarRing:
                 local_network(home=home, model=spec.model_id, num_nodes=num_nodes, options=options)
             )
             proxies: list[Proxy] = []
+            cap_bytes = memory_cap_bytes(spec, num_nodes)
+            drafting: tuple[str, ...] = ()
+            if draft_model:
+                drafting = ("--draft-model", draft_model, "--kv-tokens", _KV_TOKENS)
+                cap_bytes = None if cap_bytes is None else cap_bytes + draft_bytes
             for number in range(1, num_nodes + 1):
                 port = free_port()
                 proxies.append(links.open(port))
                 network.start_node(
                     NodePlan(
                         name=f"node {number}",
-                        memory_bytes=memory_cap_bytes(spec, num_nodes),
+                        memory_bytes=cap_bytes,
                         listen=f"{LOOPBACK}:{port}",
                         advertise=proxies[-1].address,
+                        options=drafting,
                     )
                 )
             network.wait(is_ready, timeout_s=_SERVE_S, what=f"serving {spec.model_id}")
@@ -96,6 +110,17 @@ class FarRing:
     def num_bytes(self) -> int:
         """Carried between nodes so far, both ways."""
         return sum(proxy.up_bytes + proxy.down_bytes for proxy in self.proxies)
+
+    def guesses(self) -> GuessTotals:
+        """Of all nodes so far, as they tell with their heartbeats."""
+        nodes = [node.guesses for node in self._network.view().nodes]
+        return GuessTotals(
+            trips=sum(each.trips for each in nodes),
+            guessed=sum(each.guessed for each in nodes),
+            accepted=sum(each.accepted for each in nodes),
+            guessed_by_model=sum(each.guessed_by_model for each in nodes),
+            accepted_by_model=sum(each.accepted_by_model for each in nodes),
+        )
 
     def way_bytes(self) -> dict[int, int]:
         """Carried so far by each direction of each connection between nodes."""

@@ -84,12 +84,12 @@ async def measure_guesses(ring: FarRing, num_tokens: int, repeats: int) -> dict[
             (guessed,) = await ring.ask([text], num_tokens, draft_tokens=None, temperature=heat)
             if not heat and guessed.token_ids != plain.token_ids:
                 raise RuntimeError(f"{name}: other tokens with guesses")
-            found[name].plain_per_s.append(_per_s(plain))
-            found[name].guessed_per_s.append(_per_s(guessed))
+            found[name].plain_per_s.append(per_s(plain))
+            found[name].guessed_per_s.append(per_s(guessed))
     return found
 
 
-def _per_s(answer: Answer) -> float:
+def per_s(answer: Answer) -> float:
     """From the first token on."""
     return (len(answer.token_ids) - 1) / (answer.times_s[-1] - answer.times_s[0])
 

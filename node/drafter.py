@@ -25,7 +25,12 @@ async def open_drafter(
         return None, memory_bytes
     progress(Progress(phase=NodePhase.LOADING, detail=f"draft model {name}"))
     model = await asyncio.to_thread(
-        load_draft_model, name, device, open_source, memory_bytes=memory_bytes
+        load_draft_model,
+        name,
+        device,
+        open_source,
+        memory_bytes=memory_bytes,
+        kv_tokens_max=config.kv_tokens_max,
     )
     left = None if memory_bytes is None else max(0, memory_bytes - model.memory_bytes)
     return Drafter(model, num_threads=config.num_threads), left

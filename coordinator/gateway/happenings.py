@@ -40,7 +40,8 @@ class GeneratedToken:
     """One token. `logprob` is None where none was asked for; natural logarithms.
 
     `is_stop` marks an end-of-sequence token: it has no text in the answer. `text_at` counts the
-    characters of the answer that were whole before the token.
+    characters of the answer that were whole before the token. It `is_guess` where the chain guessed
+    it; else it ends a trip in which so many guesses were checked.
     """
 
     token_id: int
@@ -48,6 +49,8 @@ class GeneratedToken:
     top_logprobs: tuple[TokenLogprob, ...] = ()
     is_stop: bool = False
     text_at: int = 0
+    is_guess: bool = False
+    num_guesses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

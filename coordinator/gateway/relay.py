@@ -13,6 +13,7 @@ from coordinator.core import events as ev
 from coordinator.gateway.attempts import OpenedRoute
 from coordinator.gateway.found import FoundRoutes
 from coordinator.gateway.generation import Generation
+from coordinator.gateway.guess_book import GuessBook
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.posting import Poster
@@ -23,13 +24,7 @@ from coordinator.gateway.starting import RouteStarter
 from coordinator.ports import Inbox
 from plait.clock import Clock
 from plait.errors import FrameError, InvalidRequestError
-from plait.types import (
-    DType,
-    FinishReason,
-    NodeId,
-    Reason,
-    RequestId,
-)
+from plait.types import DType, FinishReason, NodeId, Reason, RequestId
 from plait.wire import codec
 from plait.wire.v1 import data_pb2
 
@@ -69,6 +64,7 @@ class Relay:
         self._ended: dict[str, int] = {}
         self._found = FoundRoutes(sign=sign, network_id=network_id, clock=clock)
         self._returning = Returning(self, self._found, sign)
+        self.guesses = GuessBook()
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
@@ -301,6 +297,7 @@ class Relay:
         token: GeneratedToken,
         finish_reason: FinishReason | None,
     ) -> None:
+        self.guesses.note(request_id, generation.model_id, token)
         ended = generation.on_token(token, finish_reason)
         if not attempt.has_token:
             attempt.has_token = True
@@ -357,8 +354,8 @@ class Relay:
             reason=GRAMMAR_FAULT,
         )
         generation.on_ended(FinishReason.ERROR, error)
-        num_generated = len(generation.generated_ids)
-        self.post(ev.RequestCancelled(request_id=request_id, num_generated=num_generated))
+        count = len(generation.generated_ids)
+        self.post(ev.RequestCancelled(request_id=request_id, num_generated=count))
         return True
 
     def _current(self, node_id: NodeId, request_id: str, epoch: int) -> OpenedRoute | None:

@@ -6,7 +6,7 @@ from typing import Final
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import GeneratedToken
 from plait.errors import FrameError
-from plait.types import TokenLogprob
+from plait.types import DRAFTS_MAX, TokenLogprob
 from plait.wire.v1 import data_pb2
 
 TOP_LOGPROBS_MAX: Final = 20
@@ -31,4 +31,6 @@ def read_token(message: data_pb2.SampledToken, generation: Generation) -> Genera
         logprob=logprob,
         top_logprobs=top,
         is_stop=message.token_id in generation.stop_token_ids,
+        is_guess=message.is_guess,
+        num_guesses=min(message.num_guesses, DRAFTS_MAX),
     )

@@ -6,22 +6,36 @@ gateway. People want to see it move, so both are joined here, for dashboard, CLI
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from coordinator.core.view import NetworkView, RequestView
 from coordinator.ports import ViewSource
+from plait.types import GuessTotals
 
 OPEN_STATES: Final = frozenset({"queued", "opening", "prefill", "decode"})
 Progress = Callable[[], Mapping[str, int]]
 """Tokens generated so far, by request id, of requests that are open or ended lately."""
 
 
+class Guesses(Protocol):
+    """What was guessed of the tokens that came, by request and by model."""
+
+    @property
+    def requests(self) -> Mapping[str, GuessTotals]: ...
+
+    @property
+    def models(self) -> Mapping[str, GuessTotals]: ...
+
+
 class LiveViews:
     """Implements `coordinator.ports.ViewSource`."""
 
-    def __init__(self, views: ViewSource, progress: Progress) -> None:
+    def __init__(
+        self, views: ViewSource, progress: Progress, guesses: Guesses | None = None
+    ) -> None:
         self._views = views
         self._progress = progress
+        self._guesses = guesses
         self._tokens_shown = 0
 
     def view(self) -> NetworkView:
@@ -32,7 +46,17 @@ class LiveViews:
         # A request that has just ended may be gone at the gateway and not yet counted by the core.
         self._tokens_shown = max(self._tokens_shown, view.counters.tokens_generated + num_open)
         counters = replace(view.counters, tokens_generated=self._tokens_shown)
-        return replace(view, requests=requests, counters=counters)
+        models = view.models
+        if (guesses := self._guesses) is not None:
+            requests = tuple(
+                replace(each, guesses=guesses.requests.get(each.request_id, each.guesses))
+                for each in requests
+            )
+            models = tuple(
+                replace(each, guesses=guesses.models.get(each.model_id, each.guesses))
+                for each in models
+            )
+        return replace(view, requests=requests, models=models, counters=counters)
 
 
 def _with_progress(request: RequestView, progress: Mapping[str, int]) -> RequestView:

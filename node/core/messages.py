@@ -144,13 +144,16 @@ class Activations:
 
 class Token:
     """A drawn token; `position` is its place in the sequence, prompt included. `drafts_max` is for
-    the first stage: so many guesses in a frame does every stage of the chain take."""
+    the first stage: so many guesses in a frame does every stage of the chain take. For the gateway:
+    whether it was guessed; where not, how many guesses its trip had."""
 
     __slots__ = (
         "drafts_max",
         "epoch",
         "finish_reason",
+        "is_guess",
         "logprob",
+        "num_guesses",
         "position",
         "request_id",
         "token_id",
@@ -168,6 +171,8 @@ class Token:
         logprob: float | None = None,
         top_logprobs: tuple[TokenLogprob, ...] = (),
         drafts_max: int = 0,
+        is_guess: bool = False,
+        num_guesses: int = 0,
     ) -> None:
         self.request_id = request_id
         self.epoch = epoch
@@ -177,6 +182,8 @@ class Token:
         self.logprob = logprob
         self.top_logprobs = top_logprobs
         self.drafts_max = drafts_max
+        self.is_guess = is_guess
+        self.num_guesses = num_guesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from node.core.machines import NodeState, SessionState
 from node.core.messages import StageOpen
 from node.core.speculation import PromptLookups, Proposer, Proposers
 from plait.prefixes import BlockNamer
-from plait.types import HeldSpan, ModelId, ModelSpec, NodeId, RequestId
+from plait.types import GuessTotals, HeldSpan, ModelId, ModelSpec, NodeId, RequestId
 
 SWEEP_MS: Final = 500
 """How often idle sessions, old tickets and limits are looked at."""
@@ -52,6 +52,17 @@ class Counters:
     drafts_accepted: int = 0
     tokens_drafted_by_model: int = 0
     drafts_accepted_by_model: int = 0
+
+    @property
+    def guesses(self) -> GuessTotals:
+        """Of requests that begin here."""
+        return GuessTotals(
+            trips=self.trips,
+            guessed=self.tokens_drafted,
+            accepted=self.drafts_accepted,
+            guessed_by_model=self.tokens_drafted_by_model,
+            accepted_by_model=self.drafts_accepted_by_model,
+        )
 
     @property
     def frames_dropped(self) -> int:

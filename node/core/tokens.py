@@ -29,6 +29,7 @@ class Tokens:
     ) -> None:
         """The last stage's decision: go on, or finish and why. `token_id` comes after what was
         accepted."""
+        num_guesses = len(session.drafted_ids)
         session.settle(session.sent_position)
         last = Token(
             session.request_id,
@@ -37,6 +38,7 @@ class Tokens:
             token_id,
             logprob=outcome.logprob,
             top_logprobs=outcome.top_logprobs,
+            num_guesses=num_guesses,
         )
         tokens = [*_accepted(session, outcome.accepted), last]
         for token in tokens:
@@ -111,6 +113,7 @@ def _accepted(session: Session, drawn: Iterable[DrawnToken]) -> list[Token]:
             token.token_id,
             logprob=token.logprob,
             top_logprobs=token.top_logprobs,
+            is_guess=True,
         )
         for position, token in enumerate(tokens, first)
     ]

@@ -21,8 +21,8 @@ KV_TOKENS_MAX: Final = 16_384
 """Slots for all requests that it guesses for; those that find none go without its guesses."""
 
 KV_TOKENS_MIN: Final = 256
-MEMORY_SHARE: Final = 0.5
-"""Of what the node may use at most: its layers are what it is there for."""
+MEMORY_SHARE: Final = 0.75
+"""Of what the node may use at most: it is there for its layers."""
 
 _MIB: Final = 1 << 20
 _STEP_TOKENS: Final = GROUP_MAX + CHUNK_TOKENS
@@ -74,10 +74,15 @@ class DraftModel:
 
 
 def load_draft_model(
-    name: str, device: Device, open_source: OpenSource, *, memory_bytes: int | None
+    name: str,
+    device: Device,
+    open_source: OpenSource,
+    *,
+    memory_bytes: int | None,
+    kv_tokens_max: int = KV_TOKENS_MAX,
 ) -> DraftModel:
     """Bring the whole model called `name` to this machine and into its memory, of which the node
-    may use `memory_bytes` in all (None: what is free). Blocks.
+    may use `memory_bytes` in all (None: what is free), with at most so many KV slots. Blocks.
 
     Raises ModelError and WeightsError as any model, OverloadedError where it takes too much.
     """
@@ -94,7 +99,14 @@ def load_draft_model(
     vocabulary = vocabulary_hash(_vocabulary_of(source, name))
     free = device.free_bytes()
     usable = int(MEMORY_SHARE * (free if memory_bytes is None else min(free, memory_bytes)))
-    runner = _load(name, spec, source, usable, device, open_source)
+    loader = Loader(
+        device,
+        open_source,
+        memory_bytes=usable,
+        kv_tokens_max=min(KV_TOKENS_MAX, kv_tokens_max),
+        step_tokens_max=_STEP_TOKENS,
+    )
+    runner = _load(name, spec, source, usable, loader)
     for layer in runner.pool.layers:
         layer.zero_()  # memory that nobody has touched counts as free
     weights, kv = _sizes(runner)
@@ -102,21 +114,7 @@ def load_draft_model(
     return DraftModel(spec, runner, vocabulary=vocabulary, memory_bytes=weights + kv + workspace)
 
 
-def _load(
-    name: str,
-    spec: ModelSpec,
-    source: ModelSource,
-    usable: int,
-    device: Device,
-    open_source: OpenSource,
-) -> Runner:
-    loader = Loader(
-        device,
-        open_source,
-        memory_bytes=usable,
-        kv_tokens_max=KV_TOKENS_MAX,
-        step_tokens_max=_STEP_TOKENS,
-    )
+def _load(name: str, spec: ModelSpec, source: ModelSource, usable: int, loader: Loader) -> Runner:
     try:
         runner, _ = loader.load(
             spec,
@@ -128,7 +126,7 @@ def _load(
         )
     except OverloadedError as error:
         raise OverloadedError(
-            f"--draft-model {name} may take half of the node's memory, {usable // _MIB} MiB: "
+            f"--draft-model {name} may take three quarters of the node's memory, {usable // _MIB} MiB: "
             f"{error.message}",
             reason="draft_too_large",
         ) from error

@@ -120,8 +120,12 @@ def _fill_token(target: data_pb2.SampledToken, token: Token) -> None:
 
 
 def _fill_scored_token(target: data_pb2.SampledToken, token: Token) -> None:
-    """With its log probabilities, which the gateway alone wants."""
+    """With its log probabilities and what was guessed, which the gateway alone wants."""
     _fill_token(target, token)
+    if token.is_guess:
+        target.is_guess = True
+    if token.num_guesses:
+        target.num_guesses = token.num_guesses
     if token.logprob is not None:
         target.logprob = token.logprob
         target.top_logprobs.extend(

@@ -20,7 +20,7 @@ from coordinator.core.view import (
     RequestView,
 )
 from plait.errors import FrameError
-from plait.types import StepTotals
+from plait.types import GuessTotals, StepTotals
 
 _PARTS: Final = {
     "nodes": NodeView,
@@ -33,6 +33,7 @@ _PARTS: Final = {
     "considered": ChainView,
     "hops": MeasuredHopView,
     "steps": StepTotals,
+    "guesses": GuessTotals,
     "departed": DepartedView,
     "changes": PlanChangeView,
 }

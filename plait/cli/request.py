@@ -83,6 +83,11 @@ def _outcome(request: "RequestView") -> str:
         text += f", then {request.tokens_per_s:.1f} tokens/s"
     if request.total_ms is not None:
         text += f", all after {request.total_ms} ms"
+    if request.guesses.guessed:
+        guesses = request.guesses
+        text += (
+            f"; {guesses.trips} trips, {guesses.accepted} of {guesses.guessed} guessed tokens right"
+        )
     return text + (f"; {request.reason}" if request.reason else "")
 
 

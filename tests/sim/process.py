@@ -123,6 +123,8 @@ class Process(Host):
                 self.engine.close(effect.request_id, effect.epoch)
             case ef.RewindKv():
                 self.engine.rewind(effect)
+            case ef.Draft():
+                raise AssertionError("simulated nodes have no draft model")
             case ef.LoadSpan() | ef.UnloadSpan():
                 self._loads.append(effect)
                 self._load_next()

@@ -421,6 +421,8 @@ class SampledToken(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     DRAFTS_MAX_FIELD_NUMBER: _builtins.int
+    IS_GUESS_FIELD_NUMBER: _builtins.int
+    NUM_GUESSES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """which request"""
     epoch: _builtins.int
@@ -435,6 +437,10 @@ class SampledToken(_message.Message):
     """where asked for; never sent round the ring"""
     drafts_max: _builtins.int
     """guesses that a frame may hold on every stage of the chain; round the ring only"""
+    is_guess: _builtins.bool
+    """it was guessed, and is what was drawn; to the gateway only"""
+    num_guesses: _builtins.int
+    """guesses that were checked in its trip, with the token behind them; to the gateway only"""
     @_builtins.property
     def top_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprob]:
         """where asked for; never sent round the ring"""
@@ -450,10 +456,12 @@ class SampledToken(_message.Message):
         logprob: _builtins.float | None = ...,
         top_logprobs: _abc.Iterable[_common_pb2.TokenLogprob] | None = ...,
         drafts_max: _builtins.int = ...,
+        is_guess: _builtins.bool = ...,
+        num_guesses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "drafts_max", b"drafts_max", "epoch", b"epoch", "finish_reason", b"finish_reason", "logprob", b"logprob", "position", b"position", "request_id", b"request_id", "token_id", b"token_id", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "drafts_max", b"drafts_max", "epoch", b"epoch", "finish_reason", b"finish_reason", "is_guess", b"is_guess", "logprob", b"logprob", "num_guesses", b"num_guesses", "position", b"position", "request_id", b"request_id", "token_id", b"token_id", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

@@ -111,7 +111,7 @@ async def test_only_a_model_of_its_vocabulary_is_guessed_for(
 def test_a_model_that_takes_too_much_or_says_no_words_is_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(OverloadedError, match=r"--draft-model .* may take half"):
+    with pytest.raises(OverloadedError, match=r"--draft-model .* may take three quarters"):
         loaded(folder, memory_bytes=4 << 20)
     write_tiny_model(tmp_path / "mute")
     (tmp_path / "mute" / "tokenizer.json").unlink()
@@ -120,10 +120,10 @@ def test_a_model_that_takes_too_much_or_says_no_words_is_refused(
 
 
 def test_its_memory_is_counted(folder: Path) -> None:
-    model = loaded(folder, memory_bytes=80 << 20)
+    model = loaded(folder, memory_bytes=60 << 20)
     spec = load_spec(resolve(str(folder)))
     slots = model.num_slots * spec.kv_bytes_per_token(4, DType.FLOAT32)
-    assert slots < model.memory_bytes < 40 << 20
+    assert slots < model.memory_bytes <= 45 << 20
     model.close()
 
 
