@@ -5,6 +5,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from grpc import aio
@@ -33,9 +34,12 @@ from coordinator.shell.solve import Solver
 from coordinator.shell.store import Store
 from coordinator.shell.telemetry_hub import TelemetryHub
 from coordinator.shell.view_cache import ViewCache
+from coordinator.shell.weight_copies import WeightCopies
+from coordinator.shell.weights import WeightsService, measured_ways
 from plait.clock import Clock
+from plait.config import models_dir
 from plait.types import DType, ModelId, ModelSpec
-from plait.wire.v1 import admin_pb2_grpc, control_pb2_grpc
+from plait.wire.v1 import admin_pb2_grpc, control_pb2_grpc, weights_pb2_grpc
 
 N = TypeVar("N", int, float)
 
@@ -47,6 +51,7 @@ class Parts:
     inbox: EventInbox
     views: LiveViews
     control: ControlService
+    weights: WeightsService
     gateway: Gateway
     solver: Solver
     journal: Journal
@@ -67,6 +72,7 @@ class Parts:
     def add_to_node_port(self, server: aio.Server) -> None:
         """Doors for enrolled nodes."""
         control_pb2_grpc.add_ControlServiceServicer_to_server(self.control, server)
+        weights_pb2_grpc.add_WeightsServiceServicer_to_server(self.weights, server)
         self.gateway.add_to_node_port(server)
 
 
@@ -115,6 +121,13 @@ def assemble(around: Surroundings) -> Parts:
         inbox=inbox,
         views=views,
         control=control,
+        weights=WeightsService(
+            WeightCopies([model.source for model in around.models], models_dir()),
+            attached=control.addresses,
+            round_trips=partial(measured_ways, cached),
+            clock=clock,
+            rng=random.SystemRandom(),
+        ),
         gateway=gateway,
         solver=solver,
         journal=journal,

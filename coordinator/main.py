@@ -193,6 +193,7 @@ async def _running(parts: Parts, telemetry: TelemetryHub) -> AsyncIterator[None]
             running = [
                 tasks.create_task(parts.loop.run(), name="core"),
                 tasks.create_task(parts.solver.run(), name="solver"),
+                tasks.create_task(parts.weights.run(), name="weights"),
                 tasks.create_task(parts.recorder.run(), name="recorder"),
                 tasks.create_task(parts.lifetimes.run(), name="lifetimes"),
             ]

@@ -30,6 +30,7 @@ class NodeConfig:
         kv_tokens_max: most KV slots to keep.
         chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
         drafts_max: guessed tokens that may go along with one, 0 for none.
+        is_offline: weights come from neighbours and this machine alone, never from a hub.
         has_telemetry: whether to publish figures over MQTT.
         tensor_parallel: ranks that hold the node's stage together; 1: no group.
         rank_listen: HOST:PORT where ranks of other machines join; empty: ranks are processes here.
@@ -53,6 +54,7 @@ class NodeConfig:
     kv_tokens_max: int = 32_768
     chunks_prompts: bool = True
     drafts_max: int = DRAFTS_MAX
+    is_offline: bool = False
     has_telemetry: bool = True
     drain_ms: int = 10_000
     tensor_parallel: int = 1

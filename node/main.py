@@ -43,10 +43,12 @@ from node.transport.gateway import GatewayLink
 from node.transport.links import LinkTable
 from node.transport.pace import Pace
 from node.transport.probe import LinkProbe
+from node.weights import NodeWeights
 from plait import log
 from plait.clock import Clock, SystemClock
 from plait.config import models_dir
 from plait.crypto.tickets import TicketVerifier
+from plait.models.gate import Gate
 from plait.types import ModelId, NodeId, Reason
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import control_pb2
@@ -93,6 +95,7 @@ async def run(
             clock,
             status.show,
             owner=owner,
+            gate=gate,
             refuses=partial(unfit, config, device),
         )
         if isinstance(engine, GroupEngineHost):
@@ -112,9 +115,11 @@ class Node:
         progress: ProgressSink,
         *,
         owner: OwnerWatch | None = None,
+        gate: Gate | None = None,
         refuses: Callable[[Sequence[ModelOffered]], Reason | None] = lambda _: None,
     ) -> None:
-        """`refuses` says why a network with these models cannot be served within the limits."""
+        """Weights come through `gate`. `refuses` says why a network with these models cannot be
+        served within the limits."""
         loop = asyncio.get_running_loop()
         self._config = config
         self._papers = Papers(credentials, clock, self._channel_to_coordinator)
@@ -169,7 +174,14 @@ class Node:
             rng=self._rng,
             pace=self._pace,
         )
-        self._meter = NodeMeter(self._core, engine, self._links)
+        self._weights = NodeWeights(
+            config,
+            gate if gate is not None else Gate(),
+            clock,
+            to_coordinator=self._channel_to_coordinator,
+            to_node=self._channel_to_node,
+        )
+        self._meter = NodeMeter(self._core, engine, self._links, self._weights.counts)
         self._telemetry = TelemetryFollower(
             lambda: self._credentials,
             self._meter,
@@ -189,16 +201,22 @@ class Node:
             self._config.listen,
             self._links,
             node_server.server_credentials(self._papers.tls, self._credentials.ca_pem),
+            giver=self._weights.giver(self._pace, self._links),
         )
         try:
             control = self._control(own_addresses(self._config, port))
             self._runtime.connect(
-                links=self._links, gateway=self._gateway, reporter=control, leaver=self
+                links=self._links,
+                gateway=self._gateway,
+                reporter=control,
+                leaver=self,
+                explain=self._weights.explain,
             )
             self._engine.start(self._runtime.results)
             with self._signals():
                 return await self._serve(control)
         finally:
+            self._weights.close()
             await server.stop(0)
             await self._stop_engine()
 
@@ -215,7 +233,7 @@ class Node:
 
     async def _serve(self, control: ControlClient) -> Exit:
         parts = [self._runtime.run(), self._links.run(), self._gateway.run(), control.run()]
-        parts += [self._papers.run(), self._telemetry.run()]
+        parts += [self._papers.run(), self._telemetry.run(), self._weights.run()]
         if self._owner is not None:
             self._owner.count_frames(lambda: self._pace.totals.all_bytes)
             parts += [self._owner.run(self._owner_says), self._write_figures(self._owner)]
@@ -322,6 +340,7 @@ class Node:
             return
         self._links.set_frame_bytes_max(frame_limit(welcome))
         self._telemetry.follow(welcome)
+        self._weights.welcomed(welcome)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

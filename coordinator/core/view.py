@@ -45,6 +45,11 @@ class NodeView:
     tokens_total: int
     sent_bytes_total: int
     frames_dropped_total: int
+    weights_hub_bytes_total: int = 0
+    weights_neighbour_bytes_total: int = 0
+    weights_served_bytes_total: int = 0
+    weights_rejected_total: int = 0
+    weights_refused_total: int = 0
     load_phase: str
     load_done_bytes: int
     load_total_bytes: int

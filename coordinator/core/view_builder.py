@@ -16,6 +16,7 @@ from coordinator.core.view import (
     RequestView,
 )
 from plait.types import ModelSpec, NodeId, StepTotals
+from plait.types.weights import WeightTotals
 from scheduler.cost import stage_cost
 
 
@@ -64,6 +65,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
     if spec is None and state.models:
         spec = next(iter(state.models.values()))
     cost = stage_cost(profile, spec) if profile is not None and spec is not None else None
+    weights = load.weights if load is not None else WeightTotals()
     predicted_ms = 0.0
     if cost is not None and spec is not None and node.span is not None:
         predicted_ms = cost.decode_ms(
@@ -102,6 +104,11 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         tokens_total=load.tokens_total if load is not None else 0,
         sent_bytes_total=load.sent_bytes_total if load is not None else 0,
         frames_dropped_total=load.frames_dropped_total if load is not None else 0,
+        weights_hub_bytes_total=weights.hub_bytes,
+        weights_neighbour_bytes_total=weights.neighbour_bytes,
+        weights_served_bytes_total=weights.served_bytes,
+        weights_rejected_total=weights.rejected_chunks,
+        weights_refused_total=weights.refused_requests,
         load_phase=node.load_phase,
         load_done_bytes=node.load_done_bytes,
         load_total_bytes=node.load_total_bytes,

@@ -16,6 +16,7 @@ class WeightLimits:
     """Bounds of the book. Durations in milliseconds."""
 
     claim_ms: int = 120_000
+    slow_bytes_per_ms: int = 1_000
     claim_bytes: int = 16 * 2**20
     located_max: int = 256
     ranges_max: int = 100_000
@@ -231,8 +232,8 @@ class WeightBook:
     def _holders(
         self, file: _File, entry: _Entry, asked: Asked, live: frozenset[NodeId], now_ms: int
     ) -> tuple[NodeId, ...]:
-        """Nearest first; of those about as near, who was asked for least. Who was accused comes
-        last, who was by two is left out."""
+        """Nearest first; of those about as near, who was asked for least. Who was accused is left
+        out where others have it, who was by two in any case."""
         unusable = asked.avoid | {asked.node_id}
         usable = [
             holder
@@ -241,9 +242,10 @@ class WeightBook:
             and holder not in unusable
             and not self.accusations.is_shunned(holder, now_ms)
         ]
+        blameless = [h for h in usable if not self.accusations.is_accused(h, now_ms)]
+        usable = blameless or usable
         usable.sort(
             key=lambda holder: (
-                self.accusations.is_accused(holder, now_ms),
                 nearness(asked.rtt_ms.get(holder)),
                 self._given.get(holder, 0),
             )
@@ -276,7 +278,8 @@ class WeightBook:
             entry = self._entry(asked.content_id, wanted)
             if entry is not None and asked.serves and not asked.is_urgent:
                 entry.claimed_by = asked.node_id
-                entry.claim_end_ms = now_ms + self.limits.claim_ms
+                slow_ms = wanted.size // self.limits.slow_bytes_per_ms
+                entry.claim_end_ms = now_ms + self.limits.claim_ms + slow_ms
         return granted
 
     def _entry(self, content_id: str, wanted: FileRange) -> _Entry | None:

@@ -130,6 +130,10 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
         elif not session.send(command):
             log.warning("node_reads_too_slowly", node_id=effect.node_id)
 
+    def addresses(self) -> dict[NodeId, tuple[str, ...]]:
+        """Of the nodes that are attached: where neighbours dial them."""
+        return {s.who.node_id: s.who.addresses for s in self._sessions.all()}
+
     def close_all(self) -> None:
         """End every stream, without a word: an eviction would end what runs on the nodes. They go
         on and come back."""

@@ -42,6 +42,11 @@ NODE_COUNTERS: Final = (
     ("tokens_total", "Tokens through the stage"),
     ("sent_bytes_total", "Bytes of frames sent to neighbours"),
     ("frames_dropped_total", "Late, duplicate or foreign frames"),
+    ("weights_hub_bytes_total", "Bytes of weights from the hub or the catalogue's package"),
+    ("weights_neighbour_bytes_total", "Bytes of weights from neighbours"),
+    ("weights_served_bytes_total", "Bytes of weights given to neighbours"),
+    ("weights_rejected_total", "Chunks of weights that were wrong"),
+    ("weights_refused_total", "Requests for weights that were refused"),
 )
 
 

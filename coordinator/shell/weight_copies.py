@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from plait.errors import ModelError
+from plait.log import get
 from plait.models.folder import CONFIG, GENERATION, INDEX
 from plait.models.hub_model import HubModel
 from plait.models.records import FileRecord, catalogue_folder, load_record
@@ -13,6 +15,7 @@ from plait.models.supply import Description
 from plait.types import ModelSource, SourceKind
 from plait.types.weights import ChunkHashes, FileRange
 
+log = get("weights")
 CONTENT_BYTES_MAX: Final = 2**20
 """Of a range that is given with the answer: headers, which every node reads."""
 
@@ -21,15 +24,19 @@ class WeightCopies:
     """The files of the served models that come from a hub or the catalogue."""
 
     def __init__(self, sources: Sequence[ModelSource], models_dir: Path) -> None:
-        """Opens records alone; they are here since the models were pinned. Raises ModelError."""
+        """Opens records alone; they are here since the models were pinned. A model without one is
+        left out: its nodes fetch from its origin."""
         self._described: dict[str, Description] = {}
         self._origins: dict[str, tuple[HubModel, FileRecord]] = {}
         self._shelf = Shelf(models_dir)
         for source in sources:
-            if source.kind is SourceKind.HUB:
-                self._take_hub(source, models_dir)
-            elif source.kind is SourceKind.CATALOGUE:
-                self._take_catalogue(source, models_dir)
+            try:
+                if source.kind is SourceKind.HUB:
+                    self._take_hub(source, models_dir)
+                elif source.kind is SourceKind.CATALOGUE:
+                    self._take_catalogue(source, models_dir)
+            except ModelError as error:
+                log.warning("weights_not_described", model=source.name, message=error.message)
         self.files = {
             file.content_id: file.size_bytes
             for description in self._described.values()

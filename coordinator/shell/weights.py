@@ -10,6 +10,7 @@ from grpc import aio
 
 from coordinator.core.weight_audits import Audit, AuditDraw
 from coordinator.core.weight_book import Asked, WeightBook, WeightLimits
+from coordinator.ports import ViewSource
 from coordinator.shell import weight_words as words
 from coordinator.shell.weight_copies import WeightCopies
 from plait.clock import Clock
@@ -24,6 +25,8 @@ from plait.wire.v1 import weights_pb2, weights_pb2_grpc
 WAIT_MS_MAX: Final = 10_000
 POLL_S: Final = 1.0
 """How soon a claim that ran out is noticed by those who wait."""
+LOOK_MS: Final = 60_000
+"""How often the coordinator looks what has come to its own disk."""
 HASHED_BYTES_MAX: Final = 64 * 2**20
 """Of the coordinator's own copy, for one question."""
 
@@ -55,6 +58,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
         self._audits = AuditDraw(rng)
         self._due: asyncio.Queue[Audit | None] = asyncio.Queue(maxsize=256)
         self._changed = asyncio.Event()
+        self._looked_ms: int | None = None
         self.num_audited = 0
         self.book = WeightBook(limits)
         for content_id, size_bytes in copies.files.items():
@@ -111,13 +115,21 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
 
     async def run(self) -> None:
         """Look at the hub where words differ, and at what was drawn, until cancelled."""
-        while True:
-            audit = await self._due.get()
-            try:
-                await (self._settle_disputes() if audit is None else self._audit(audit))
-            except PlaitError as error:  # no hub, or not now: the words stay as they are
-                log.info("weights_not_compared", reason=error.code, message=error.message)
-            self._wake()
+        try:
+            while True:
+                audit = await self._due.get()
+                try:
+                    await (self._settle_disputes() if audit is None else self._audit(audit))
+                except PlaitError as error:  # no hub, or not now: the words stay as they are
+                    log.info("weights_not_compared", reason=error.code, message=error.message)
+                self._due.task_done()
+                self._wake()
+        finally:
+            self._copies.close()
+
+    async def compared(self) -> None:
+        """Until everything that was to be compared with the hub has been."""
+        await self._due.join()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -147,6 +159,10 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
         """In a thread: what this machine's own disk says of the ranges. What it has but would take
         too long to hash is left for the next question."""
         own, copies = _Own(), self._copies
+        now_ms = self._clock.monotonic_ms()
+        if self._looked_ms is None or now_ms - self._looked_ms > LOOK_MS:
+            self._looked_ms = now_ms
+            copies.look()
         budget, room = HASHED_BYTES_MAX, words.CONTENTS_BYTES_MAX
         for one in wanted:
             hashes = settled.get(one)
@@ -235,6 +251,25 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def measured_ways(views: ViewSource, node_id: NodeId) -> dict[NodeId, float]:
+    """A node's round trips to others in ms: measured by either end, else by way of the
+    coordinator."""
+    nodes = views.view().nodes
+    own = next((node for node in nodes if node.node_id == node_id), None)
+    if own is None:
+        return {}
+    ways = {
+        NodeId(node.node_id): own.coordinator_rtt_ms + node.coordinator_rtt_ms
+        for node in nodes
+        if node.coordinator_rtt_ms > 0 and own.coordinator_rtt_ms > 0
+    }
+    for node in nodes:
+        there = dict(node.neighbour_rtt_ms).get(node_id)
+        if there is not None:
+            ways[NodeId(node.node_id)] = there
+    return ways | {NodeId(other): rtt_ms for other, rtt_ms in own.neighbour_rtt_ms}
 
 
 @dataclass(slots=True)

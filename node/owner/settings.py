@@ -256,6 +256,7 @@ def _limits(values: Mapping[str, Value]) -> OwnerLimits:
         up_mbit=number("up_mbit"),
         down_mbit=number("down_mbit"),
         monthly_gb=number("monthly_gb"),
+        serve_weights=values.get("serve_weights") is not False,
         disk_gb=number("disk_gb"),
         disk_min_free_gb=number("disk_min_free_gb"),
         schedule=schedule if isinstance(schedule, Schedule) else None,

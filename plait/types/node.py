@@ -1,10 +1,11 @@
 """What a node is and how fast it was measured to be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plait.types.ids import ModelId, NodeId
 from plait.types.model import DType, WeightFormat
 from plait.types.span import LayerSpan
+from plait.types.weights import WeightTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +106,4 @@ class NodeLoad:
     frames_dropped_total: int
     queue_tokens: int
     steps: StepTotals = StepTotals()
+    weights: WeightTotals = field(default_factory=WeightTotals)

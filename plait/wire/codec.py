@@ -1,6 +1,7 @@
 """Vocabulary <-> protobuf. `x_from_proto` raises FrameError on what a stranger should not send."""
 
 import math
+from dataclasses import asdict
 from typing import Final
 
 from plait.errors import FrameError
@@ -23,6 +24,7 @@ from plait.types import (
     StepTotals,
     WeightFormat,
 )
+from plait.types.weights import WeightTotals
 from plait.wire.families import add_family, rope_from_proto, rope_to_proto, with_family
 from plait.wire.v1 import common_pb2, control_pb2
 
@@ -330,6 +332,7 @@ def load_to_proto(load: NodeLoad) -> control_pb2.Heartbeat:
             prefill_ms=load.steps.prefill_ms,
             prefill_layer_tokens=load.steps.prefill_layer_tokens,
         ),
+        weights=control_pb2.WeightTotals(**asdict(load.weights)),
     )
 
 
@@ -350,6 +353,13 @@ def load_from_proto(message: control_pb2.Heartbeat) -> NodeLoad:
             prefill_steps=message.steps.prefill_steps,
             prefill_ms=_speed("prefill_ms", message.steps.prefill_ms),
             prefill_layer_tokens=message.steps.prefill_layer_tokens,
+        ),
+        weights=WeightTotals(
+            hub_bytes=message.weights.hub_bytes,
+            neighbour_bytes=message.weights.neighbour_bytes,
+            served_bytes=message.weights.served_bytes,
+            rejected_chunks=message.weights.rejected_chunks,
+            refused_requests=message.weights.refused_requests,
         ),
     )
 

@@ -23,6 +23,14 @@ VERSION: Final = 1
 PAYLOAD_BYTES_MAX: Final = 16_384
 NEIGHBOURS_MAX: Final = 256
 COUNT_MAX: Final = 2**63 - 1
+WEIGHTS: Final = (
+    "weights_hub_bytes_total",
+    "weights_neighbour_bytes_total",
+    "weights_served_bytes_total",
+    "weights_rejected_total",
+    "weights_refused_total",
+)
+"""Counters of weights over the network; older nodes do not say them."""
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WORD: Final = re.compile(r"[ -~]{0,128}")
 
@@ -75,6 +83,11 @@ class TelemetryReading:
     sent_bytes_total: int = 0
     received_bytes_total: int = 0
     frames_dropped_total: int = 0
+    weights_hub_bytes_total: int = 0
+    weights_neighbour_bytes_total: int = 0
+    weights_served_bytes_total: int = 0
+    weights_rejected_total: int = 0
+    weights_refused_total: int = 0
     neighbour_rtt_ms: tuple[tuple[NodeId, float], ...] = ()
 
 
@@ -168,6 +181,7 @@ def encode_telemetry(telemetry: Telemetry) -> bytes:
             "sent_bytes_total": reading.sent_bytes_total,
             "received_bytes_total": reading.received_bytes_total,
             "frames_dropped_total": reading.frames_dropped_total,
+            **{name: getattr(reading, name) for name in WEIGHTS},
             "neighbour_rtt_ms": {
                 node_id: round(rtt_ms, 3)
                 for node_id, rtt_ms in reading.neighbour_rtt_ms[:NEIGHBOURS_MAX]
@@ -200,6 +214,7 @@ def decode_telemetry(payload: bytes) -> Telemetry:
             sent_bytes_total=_count(fields, "sent_bytes_total"),
             received_bytes_total=_count(fields, "received_bytes_total"),
             frames_dropped_total=_count(fields, "frames_dropped_total"),
+            **{name: _count(fields, name) for name in WEIGHTS if name in fields},
             neighbour_rtt_ms=_neighbours(fields.get("neighbour_rtt_ms")),
         ),
     )

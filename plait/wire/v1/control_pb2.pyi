@@ -668,6 +668,7 @@ class Heartbeat(_message.Message):
     FRAMES_DROPPED_TOTAL_FIELD_NUMBER: _builtins.int
     QUEUE_TOKENS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     state: _common_pb2.NodeState.ValueType
     """the node's own view"""
     kv_tokens_reserved: _builtins.int
@@ -688,6 +689,10 @@ class Heartbeat(_message.Message):
     def steps(self) -> Global___StepTotals:
         """what steps took; absent from nodes that do not count them"""
 
+    @_builtins.property
+    def weights(self) -> Global___WeightTotals:
+        """weights that came and went since the start"""
+
     def __init__(
         self,
         *,
@@ -700,14 +705,53 @@ class Heartbeat(_message.Message):
         frames_dropped_total: _builtins.int = ...,
         queue_tokens: _builtins.int = ...,
         steps: Global___StepTotals | None = ...,
+        weights: Global___WeightTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class WeightTotals(_message.Message):
+    """Weights over the network since a node's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HUB_BYTES_FIELD_NUMBER: _builtins.int
+    NEIGHBOUR_BYTES_FIELD_NUMBER: _builtins.int
+    SERVED_BYTES_FIELD_NUMBER: _builtins.int
+    REJECTED_CHUNKS_FIELD_NUMBER: _builtins.int
+    REFUSED_REQUESTS_FIELD_NUMBER: _builtins.int
+    hub_bytes: _builtins.int
+    """from the hub, or by pip"""
+    neighbour_bytes: _builtins.int
+    """from other nodes, and headers from the coordinator"""
+    served_bytes: _builtins.int
+    """given to other nodes"""
+    rejected_chunks: _builtins.int
+    """came, and were not what they had to be"""
+    refused_requests: _builtins.int
+    """of other nodes, for what is not given"""
+    def __init__(
+        self,
+        *,
+        hub_bytes: _builtins.int = ...,
+        neighbour_bytes: _builtins.int = ...,
+        served_bytes: _builtins.int = ...,
+        rejected_chunks: _builtins.int = ...,
+        refused_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hub_bytes", b"hub_bytes", "neighbour_bytes", b"neighbour_bytes", "refused_requests", b"refused_requests", "rejected_chunks", b"rejected_chunks", "served_bytes", b"served_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeightTotals: _TypeAlias = WeightTotals  # noqa: Y015
 
 @_typing.final
 class StepTotals(_message.Message):

@@ -18,6 +18,7 @@ temp_max_c = 80
 up_mbit = 8
 down_mbit = 40
 monthly_gb = 500
+serve_weights = false
 disk_gb = 60
 disk_min_free_gb = 20
 schedule = ["mon-fri 18:00-08:00", "sat,sun 0:00-24:00"]

@@ -46,6 +46,11 @@ TELEMETRY = Telemetry(
         sent_bytes_total=5_000_000,
         received_bytes_total=4_000_000,
         frames_dropped_total=1,
+        weights_hub_bytes_total=2,
+        weights_neighbour_bytes_total=3,
+        weights_served_bytes_total=4,
+        weights_rejected_total=5,
+        weights_refused_total=6,
         neighbour_rtt_ms=((NodeId("nb"), 12.5),),
     ),
 )

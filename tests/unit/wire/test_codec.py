@@ -33,6 +33,7 @@ from plait.types import (
     StepTotals,
     TicketStage,
 )
+from plait.types.weights import WeightTotals
 from plait.wire import codec, tickets
 from plait.wire.sampling import sampling_from_proto, sampling_to_proto
 from plait.wire.v1 import common_pb2, control_pb2
@@ -185,6 +186,9 @@ def test_held_span_profile_and_load_survive() -> None:
         tokens_total=4,
         sent_bytes_total=5,
         frames_dropped_total=6,
+        weights=WeightTotals(
+            hub_bytes=1, neighbour_bytes=2, served_bytes=3, rejected_chunks=4, refused_requests=5
+        ),
         queue_tokens=7,
         steps=StepTotals(
             decode_steps=8,
