@@ -83,6 +83,7 @@ async def run(
         models_dir(),
         count=owner.count_weights,
         now_s=lambda: clock.monotonic_ms() / 1e3,
+        is_offline=config.is_offline,
     )
     engine = await open_engine(
         config, device, partial(open_weights, gate=gate), memory_limit(config, device.kind)

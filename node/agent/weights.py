@@ -17,6 +17,7 @@ from plait.models.opening import catalogue_model, open_source
 from plait.models.pulling import pull
 from plait.models.records import catalogue_folder
 from plait.models.source import TensorSource
+from plait.models.supply import NothingNear
 from plait.types import ModelSource, SourceKind
 
 
@@ -50,6 +51,7 @@ class OwnersGate(Gate):
     Args:
         folder: where models are kept.
         count: hears the bytes that came; called in the thread that fetches.
+        is_offline: until neighbours are known, what is on this machine is all there is.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class OwnersGate(Gate):
         count: Callable[[int], None],
         now_s: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
+        is_offline: bool = False,
     ) -> None:
+        if is_offline:
+            self.supply = NothingNear()
         limits = settings.limits
         rate = limits.bytes_per_s(limits.down_mbit)
         self._settings = settings

@@ -16,6 +16,7 @@ from plait.errors import FrameError, OverloadedError, PlaitError, UnavailableErr
 from plait.models.chunks import kept_hashes
 from plait.models.parts import RangeParts, drop_parts
 from plait.models.pieces import PieceFolder
+from plait.models.supply import NOT_HERE
 from plait.types import NodeId
 from plait.types.weights import ChunkHashes, FileRange
 
@@ -24,7 +25,6 @@ WAIT_MS: Final = 5_000
 ASK_AGAIN_MS: Final = 1_000
 SLOW_BYTES_PER_MS: Final = 1_000
 """What another node is trusted to fetch at."""
-NOT_HERE: Final = "weights_not_here"
 _NO_ROOM: Final = frozenset({"disk_full", "disk_unwritable"})
 
 HubBatch = tuple[FileRange, ...]

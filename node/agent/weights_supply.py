@@ -121,12 +121,16 @@ class WeightsSupply:
     def says(self, span: LayerSpan | None = None) -> str:
         """Where bytes come from now, or what is waited for; "" where nothing is."""
         of = f" of layers {span}" if span is not None else ""
-        running = self._running
+        running, totals = self._running, self._means.counts.totals()
+        near, hub = (
+            f"neighbours{_about(totals.neighbour_bytes)}",
+            f"the hub{_about(totals.hub_bytes)}",
+        )
         if any(run.errand.has_near for run in running):
             is_both = any(run.errand.is_at_hub for run in running)
-            return f"fetching from neighbours{' and the hub' if is_both else ''}"
+            return f"fetching from {near}{f' and {hub}' if is_both else ''}"
         if any(run.errand.is_at_hub for run in running):
-            return "fetching from the hub"
+            return f"fetching from {hub}"
         if missing := sum(run.missing_bytes for run in running):
             return f"waiting for {missing / 1e6:.1f} MB{of} that no node here holds"
         if waiting := sum(run.waiting_bytes for run in running):
@@ -171,3 +175,13 @@ class WeightsSupply:
             await run.drive()
         finally:
             self._running.remove(run)
+
+
+def _about(num_bytes: int) -> str:
+    """In brackets, two digits: it changes seldom enough to be told each time."""
+    if num_bytes < 1e6:
+        return ""
+    unit, size = ("GB", 1e9) if num_bytes >= 1e9 else ("MB", 1e6)
+    digits = 0 if num_bytes >= 10 * size else 1
+    rounded = round(num_bytes / size, digits if num_bytes < 100 * size else -1)
+    return f" ({rounded:.{digits}f} {unit})"

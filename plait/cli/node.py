@@ -101,7 +101,10 @@ def join_network(
     sets: Sets = None,
     offline: Annotated[
         bool,
-        typer.Option(help="Weights from neighbours and this machine alone: no hub is asked."),
+        typer.Option(
+            envvar=["PLAIT_OFFLINE", "HF_HUB_OFFLINE"],
+            help="Weights from neighbours and this machine alone: no hub is asked.",
+        ),
     ] = False,
     telemetry: Annotated[bool, typer.Option(help="Publish figures over MQTT.")] = True,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",

@@ -143,7 +143,8 @@ class Hub:
     def _require_online(self) -> None:
         if self.is_offline:
             raise ModelError(
-                f"{self.repo_id} is not complete on this machine, and HF_HUB_OFFLINE is set",
+                f"{self.repo_id} is not complete on this machine, and no hub is to be asked "
+                "(HF_HUB_OFFLINE is set, or the node runs with --offline)",
                 reason="model_not_pulled",
             )
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from plait.errors import WeightsError
 from plait.models.pieces import PieceFolder
 from plait.models.records import FileRecord
 from plait.types import ModelSource
+
+NOT_HERE: Final = "weights_not_here"
+"""The reason where neither this machine nor a neighbour has bytes, and the origin is not asked."""
 
 FetchFromOrigin = Callable[[Sequence[tuple[int, int]]], Iterator[int]]
 """Brings ranges [start, end) from the origin into the pieces; yields the bytes of each."""
@@ -48,3 +52,29 @@ class Supply(Protocol):
     ) -> None:
         """Have ranges [start, end) in `pieces`. Raises WeightsError, ModelError."""
         ...
+
+
+class NothingNear:
+    """The supply of a machine that may ask nobody: what is on it has to do."""
+
+    is_offline = True
+
+    def describe(self, source: ModelSource) -> Description | None:
+        return None
+
+    def bring(
+        self,
+        content_id: str,
+        pieces: PieceFolder,
+        missing: Sequence[tuple[int, int]],
+        *,
+        fetch: FetchFromOrigin,
+        advanced: Advanced,
+        is_urgent: bool = False,
+    ) -> None:
+        """Raises WeightsError(reason="weights_not_here")."""
+        size = sum(end - start for start, end in missing)
+        raise WeightsError(
+            f"{size / 1e6:.1f} MB are not on this machine, and it asks no hub (--offline)",
+            reason=NOT_HERE,
+        )

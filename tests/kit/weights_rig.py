@@ -95,10 +95,16 @@ class WeightsRig:
     source: ModelSource
     authority: CertificateAuthority
     service: WeightsService
+    copies: WeightCopies
     coordinator_address: str
     attached: dict[NodeId, tuple[str, ...]]
     stack: AsyncExitStack
     nodes: list[RigNode] = field(default_factory=list)
+
+    @property
+    def content_ids(self) -> tuple[str, ...]:
+        """Of the model's files."""
+        return tuple(self.copies.files)
 
     async def add(
         self,
@@ -168,8 +174,9 @@ async def weights_rig(
     authority = CertificateAuthority.create(CLOCK)
     tls = authority.issue_server((COORDINATOR_NAME, LOOPBACK))
     attached: dict[NodeId, tuple[str, ...]] = {}
+    copies = WeightCopies([pinned], copies_dir)
     service = WeightsService(
-        WeightCopies([pinned], copies_dir),
+        copies,
         attached=lambda: dict(attached),
         round_trips=lambda _: {},
         clock=CLOCK,
@@ -185,4 +192,6 @@ async def weights_rig(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop, 0)
         stack.callback(running.cancel)
-        yield WeightsRig(home, pinned, authority, service, f"{LOOPBACK}:{port}", attached, stack)
+        yield WeightsRig(
+            home, pinned, authority, service, copies, f"{LOOPBACK}:{port}", attached, stack
+        )
