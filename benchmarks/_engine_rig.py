@@ -17,6 +17,7 @@ from node.ports import SequenceOpen, StageWork
 from plait.models import open_source
 from plait.types import (
     DType,
+    KvDtype,
     ModelSource,
     ModelSpec,
     RequestId,
@@ -31,9 +32,16 @@ _REQUESTS_MAX = 8
 class EngineRig:
     """One format of one model. `num_threads` is set in the calling thread before each run."""
 
-    def __init__(self, source: ModelSource, spec: ModelSpec, weight_format: WeightFormat) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        spec: ModelSpec,
+        weight_format: WeightFormat,
+        *,
+        kv_dtype: KvDtype = KvDtype.NATIVE,
+    ) -> None:
         self.spec = replace(spec, weight_format=weight_format)
-        self._device: Device = pick_device("cpu", DType.FLOAT32)
+        self._device: Device = replace(pick_device("cpu", DType.FLOAT32), kv_dtype=kv_dtype)
         self.stage: HeldStage = load_stage(
             open_source(source),
             self.spec,

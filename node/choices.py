@@ -10,7 +10,7 @@ from node.engine.device import Device, pick_device
 from node.engine.memory import plan_memory
 from node.owner.limits import GB
 from plait.errors import ConfigError, OverloadedError
-from plait.types import LayerSpan, Reason
+from plait.types import KvDtype, LayerSpan, Reason
 from plait.wire.reach import Address
 
 STEP_TOKENS: Final = 256
@@ -30,9 +30,20 @@ def pick_allowed(config: NodeConfig) -> Device:
             error = error or found
             continue
         reserve_gb = limits.vram_reserve_gb or 0.0
-        return replace(device, reserve_bytes=int(reserve_gb * GB))
+        return replace(device, reserve_bytes=int(reserve_gb * GB), kv_dtype=kv_dtype_of(config))
     assert error is not None, "there is always a name"
     raise error
+
+
+def kv_dtype_of(config: NodeConfig) -> KvDtype:
+    """What keys and values are kept in; "auto" is the compute dtype. Raises ConfigError."""
+    asked = config.kv_dtype if config.kv_dtype != "auto" else config.owner.limits.kv_dtype or "auto"
+    if asked == "auto":
+        return KvDtype.NATIVE
+    kv_dtype = KvDtype(asked)
+    if kv_dtype is KvDtype.INT8 and config.tensor_parallel > 1:
+        raise ConfigError("the ranks of --tensor-parallel keep no int8: leave --kv-dtype at auto")
+    return kv_dtype
 
 
 def memory_limit(config: NodeConfig, device_kind: str) -> int | None:
@@ -61,6 +72,7 @@ def too_small(config: NodeConfig, device: Device, models: Sequence[ModelOffered]
                 kv_tokens_max=1,
                 step_tokens_max=STEP_TOKENS,
                 packs_weights=True,
+                kv_dtype=device.kv_dtype,
             )
         except OverloadedError as error:
             lack = error.message

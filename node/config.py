@@ -28,8 +28,10 @@ class NodeConfig:
         weights: formats that the owner agrees to: "auto" (the network's), "fp32", "fp16", "int8"
             or "int4".
         kv_tokens_max: most KV slots to keep.
+        kv_dtype: what they are kept in: "auto", "native" (the compute dtype) or "int8".
         chunks_prompts: cut prompts so that tokens of other requests do not wait for them.
         drafts_max: guessed tokens that may go along with one, 0 for none.
+        draft_model: small model that guesses tokens where this node is the first stage.
         is_offline: weights come from neighbours and this machine alone, never from a hub.
         has_telemetry: whether to publish figures over MQTT.
         tensor_parallel: ranks that hold the node's stage together; 1: no group.
@@ -52,8 +54,10 @@ class NodeConfig:
     compute_dtype: DType | None = None
     weights: str = "auto"
     kv_tokens_max: int = 32_768
+    kv_dtype: str = "auto"
     chunks_prompts: bool = True
     drafts_max: int = DRAFTS_MAX
+    draft_model: str = ""
     is_offline: bool = False
     has_telemetry: bool = True
     drain_ms: int = 10_000

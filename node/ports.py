@@ -12,6 +12,7 @@ from node.core.messages import GatewayMessage, LinkMessage
 from plait.types import (
     DType,
     HeldSpan,
+    KvDtype,
     LayerSpan,
     LayerTiming,
     ModelId,
@@ -38,6 +39,7 @@ class DeviceReport:
     memory_bytes_per_s: float
     flops_per_s: float
     compute_dtype: DType
+    kv_dtype: KvDtype = KvDtype.NATIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

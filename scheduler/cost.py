@@ -107,7 +107,7 @@ def _roofline(profile: NodeProfile, spec: ModelSpec) -> StageCost:
     work = Work(
         layer_flops=spec.layer_flops_per_token(),
         layer_bytes=spec.layer_bytes(dtype),
-        kv_bytes=spec.kv_bytes_per_token(1, dtype) * CONTEXT_TOKENS / 2,
+        kv_bytes=profile.kv_bytes_per_token(spec, 1) * CONTEXT_TOKENS / 2,
         head_flops=2 * spec.embedding_params,
         head_bytes=spec.embedding_bytes(dtype),
         row_bytes=row_bytes,
@@ -172,13 +172,14 @@ def kv_tokens_room(profile: NodeProfile, spec: ModelSpec, span: LayerSpan) -> in
     dtype = profile.compute_dtype
     free = profile.memory_bytes - spec.weight_bytes(span, dtype)
     free -= _ranks_buffer_bytes(profile, spec, is_last=span.end == spec.num_layers)
-    return free // spec.kv_bytes_per_token(len(span), dtype)
+    return free // profile.kv_bytes_per_token(spec, len(span))
 
 
 def need_bytes(profile: NodeProfile, spec: ModelSpec, span: LayerSpan, kv_tokens: int) -> int:
     """Weights, `kv_tokens` slots and buffers of `span` on this node."""
     dtype = profile.compute_dtype
-    total = spec.weight_bytes(span, dtype) + kv_tokens * spec.kv_bytes_per_token(len(span), dtype)
+    total = spec.weight_bytes(span, dtype)
+    total += kv_tokens * profile.kv_bytes_per_token(spec, len(span))
     return total + _ranks_buffer_bytes(profile, spec, is_last=span.end == spec.num_layers)
 
 
@@ -219,7 +220,7 @@ def layers_max(
         return 0
     dtype = profile.compute_dtype
     held = profile_role_bytes(profile, spec, is_first=is_first, is_last=is_last)
-    layer_bytes = spec.layer_bytes(dtype) + kv_tokens * spec.kv_bytes_per_token(1, dtype)
+    layer_bytes = spec.layer_bytes(dtype) + kv_tokens * profile.kv_bytes_per_token(spec, 1)
     return max(0, min(spec.num_layers, (profile.memory_bytes - held) // layer_bytes))
 
 

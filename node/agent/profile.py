@@ -69,6 +69,7 @@ class SelfProfile:
             memory_bytes_per_s=device.memory_bytes_per_s,
             flops_per_s=device.flops_per_s,
             compute_dtype=device.compute_dtype,
+            kv_dtype=device.kv_dtype,
             coordinator_rtt_ms=rtt_ms,
             up_bytes_per_s=up_bytes_per_s,
             down_bytes_per_s=down_bytes_per_s,

@@ -6,7 +6,7 @@ import psutil
 import torch
 
 from plait.errors import ConfigError
-from plait.types import DType
+from plait.types import DType, KvDtype
 
 _TORCH_DTYPES = {
     DType.FLOAT32: torch.float32,
@@ -28,12 +28,13 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A torch device and the dtype of weights, activations and KV on it. `reserve_bytes` of its
-    memory are left free for other programs."""
+    """A torch device, the dtype of weights and activations on it, and what KV is kept in there.
+    `reserve_bytes` of its memory are left free for other programs."""
 
     torch_device: torch.device
     compute_dtype: DType
     reserve_bytes: int = 0
+    kv_dtype: KvDtype = KvDtype.NATIVE
 
     @property
     def kind(self) -> str:

@@ -24,7 +24,7 @@ from plait.models.opening import prefetch
 from plait.models.source import TensorSource
 from plait.models.tensors import EMBEDDING, whole_tensor_names
 from plait.models.vocabulary import Vocabulary, load_vocabulary
-from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec
+from plait.types import HeldSpan, KvDtype, LayerSpan, ModelSource, ModelSpec
 
 OpenSource = Callable[[ModelSource], TensorSource]
 """Opens weights; may take its time. Raises ModelError or WeightsError."""
@@ -139,6 +139,7 @@ class Loader:
             kv_tokens_max=self._kv_tokens_max,
             step_tokens_max=self._step_tokens_max,
             packs_weights=keeps_copies(self._device, spec),
+            kv_dtype=self._device.kv_dtype,
         )
         progress("fetching", 0, 0)
         opened = self._open_source(source)
@@ -174,7 +175,7 @@ class Loader:
                 read_bytes=opened.read_bytes,
                 kv_tokens_max=plan.kv_tokens,
                 weight_format=spec.weight_format,
-                layout=stage.layout,
+                layout=_layout(stage.layout, self._device.kv_dtype),
             )
             runner = Runner(
                 stage, pool, self._device, grammars=GrammarThread(self._compiler(spec, source))
@@ -200,6 +201,11 @@ class Loader:
         gc.collect()
         if self._device.kind == "cuda":
             torch.cuda.empty_cache()
+
+
+def _layout(weights: str, kv_dtype: KvDtype) -> str:
+    """For people: how weights lie in memory, and keys and values where they are made smaller."""
+    return weights if kv_dtype is KvDtype.NATIVE else f"{weights}, KV {kv_dtype}"
 
 
 def require_digest(opened: TensorSource, source: ModelSource) -> None:

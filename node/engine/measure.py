@@ -71,6 +71,7 @@ def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
         memory_bytes_per_s=num_bytes(weight) / read_s,
         flops_per_s=2 * size**3 / square_s,
         compute_dtype=device.compute_dtype,
+        kv_dtype=device.kv_dtype,
     )
 
 
@@ -119,7 +120,7 @@ class _Bench:
             num_slots=positions * (1 + _EXTRA_SEQUENCES),
             device=device,
         )
-        pool.cells.zero_()
+        pool.clear()
         self._positions = positions
         self._runner = Runner(
             HeldStage(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from plait.errors import OverloadedError
-from plait.types import DType, LayerSpan, ModelSpec
+from plait.types import DType, KvDtype, LayerSpan, ModelSpec
 
 _MIB = 1 << 20
 CACHED_ROWS_MAX = 4096
@@ -37,6 +37,7 @@ def plan_memory(
     kv_tokens_max: int,
     step_tokens_max: int,
     packs_weights: bool,
+    kv_dtype: KvDtype = KvDtype.NATIVE,
 ) -> MemoryPlan:
     """Divide `usable_bytes`. Raises OverloadedError(reason="memory_full") and says how many MiB are
     missing where weights, buffers and `kv_tokens_min` slots do not fit.
@@ -51,7 +52,7 @@ def plan_memory(
     if reads_rows and not is_tied_whole:
         weights -= spec.embedding_bytes(dtype)
     workspace = workspace_bytes(spec, span, dtype, step_tokens_max)
-    slot_bytes = spec.kv_bytes_per_token(len(span), dtype)
+    slot_bytes = spec.kv_bytes_per_token(len(span), dtype, kv_dtype)
     spare = usable_bytes - weights - workspace - kv_tokens_min * slot_bytes
     if spare < 0:
         missing_mib = -(spare // _MIB)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from node.engine.blocks import Run
+from node.engine.coded_sight import CodedSight
 from node.engine.kv_cache import KvPool
 
 NO_COPY_PARTS_MAX = 4
@@ -156,17 +157,31 @@ class GatheredDecodes:
 
 class Sight:
     """What the rows of a step may look at in layers of one window (None: everything): decodes that
-    are gathered, and all other chunks."""
+    are gathered, and all other chunks; or, all of them, `coded`, where the cache is int8."""
 
-    __slots__ = ("attended", "gathered")
+    __slots__ = ("attended", "coded", "gathered")
 
     def __init__(
-        self, chunks: list[Chunk], pool: KvPool, window_tokens: int | None, *, gather_decodes: bool
+        self,
+        chunks: list[Chunk],
+        pool: KvPool,
+        window_tokens: int | None,
+        *,
+        num_heads: int,
+        gather_decodes: bool,
     ) -> None:
+        self.attended: list[AttendedChunk] = []
+        self.coded: list[CodedSight] = []
+        self.gathered: GatheredDecodes | None = None
         singles = 0
         while singles < len(chunks) and chunks[singles].num_tokens == 1:
             singles += 1
-        self.gathered: GatheredDecodes | None = None
+        if pool.scales is not None:
+            if gather_decodes and singles > 1:
+                self.coded = [_coded_decodes(chunks[:singles], pool, window_tokens, num_heads)]
+                chunks = chunks[singles:]
+            self.coded += [_coded_chunk(chunk, pool, window_tokens, num_heads) for chunk in chunks]
+            return
         if gather_decodes and singles > 1:
             self.gathered = GatheredDecodes(chunks[:singles], pool.cells.device, window_tokens)
             chunks = chunks[singles:]
@@ -176,20 +191,18 @@ class Sight:
 class StepPlan:
     """All that the layers of one step need to know about its rows.
 
-    rotations: (rows, 1, head_dim / 2) complex64 a table, slots: (num_rows,) int64, cells: the
-    cache, one (2 * kv heads, slots, head_dim) a layer, attended_rows: a buffer (rows, heads,
-    head_dim). `chunks` says whose the rows are. Rows past `num_rows` are padding: computed, never
-    stored or read.
+    rotations: (rows, 1, head_dim / 2) complex64 a table, slots: (num_rows,) int64, pool: the
+    cache, attended_rows: a buffer (rows, heads, head_dim). `chunks` says whose the rows are. Rows
+    past `num_rows` are padding: computed, never stored or read.
     """
 
     __slots__ = (
         "_gather_decodes",
-        "_pool",
         "_sights",
         "attended_rows",
-        "cells",
         "chunks",
         "num_rows",
+        "pool",
         "rotations",
         "slots",
     )
@@ -217,11 +230,13 @@ class StepPlan:
         at = torch.tensor(rotation_rows, device=device)
         self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
         self.slots = torch.tensor(slots, device=device)
-        self.cells = pool.layers
-        head_dim = pool.cells.shape[-1]
-        self.attended_rows = pool.cells.new_zeros((len(rotation_rows), num_heads, head_dim))
+        self.attended_rows = torch.zeros(
+            (len(rotation_rows), num_heads, pool.cells.shape[-1]),
+            dtype=pool.rows_dtype,
+            device=device,
+        )
         self.chunks = chunks
-        self._pool = pool
+        self.pool = pool
         self._gather_decodes = gather_decodes
         self._sights: dict[int | None, Sight] = {}
 
@@ -230,10 +245,49 @@ class StepPlan:
         sight = self._sights.get(window_tokens)
         if sight is None:
             sight = Sight(
-                self.chunks, self._pool, window_tokens, gather_decodes=self._gather_decodes
+                self.chunks,
+                self.pool,
+                window_tokens,
+                num_heads=self.attended_rows.shape[1],
+                gather_decodes=self._gather_decodes,
             )
             self._sights[window_tokens] = sight
         return sight
+
+
+def _coded_chunk(chunk: Chunk, pool: KvPool, window: int | None, num_heads: int) -> CodedSight:
+    """One sequence's rows, of which several may not see each other."""
+    end = chunk.position + chunk.num_tokens
+    begin = 0 if window is None else max(0, chunk.position + 1 - window)
+    is_many = chunk.num_tokens > 1
+    return CodedSight(
+        pool,
+        [chunk.pieces(begin)],
+        row=chunk.row,
+        num_tokens=chunk.num_tokens,
+        num_heads=num_heads,
+        hidden=~_mask(chunk.position, begin, end, window, pool.cells.device) if is_many else None,
+    )
+
+
+def _coded_decodes(
+    chunks: list[Chunk], pool: KvPool, window: int | None, num_heads: int
+) -> CodedSight:
+    """A row of each of several sequences."""
+    begins = [0 if window is None else max(0, c.position + 1 - window) for c in chunks]
+    pieces = [c.pieces(begin) for c, begin in zip(chunks, begins, strict=True)]
+    lengths = torch.tensor(
+        [c.position + 1 - begin for c, begin in zip(chunks, begins, strict=True)]
+    )
+    hidden = torch.arange(int(lengths.max())) >= lengths.unsqueeze(1)
+    return CodedSight(
+        pool,
+        pieces,
+        row=chunks[0].row,
+        num_tokens=1,
+        num_heads=num_heads,
+        hidden=hidden[:, None, None].to(pool.cells.device),
+    )
 
 
 def _mask(

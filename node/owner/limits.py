@@ -8,11 +8,13 @@ from enum import StrEnum
 from typing import Final
 
 from node.owner.schedule import Schedule
+from plait.types import KvDtype
 
 GB: Final = 1 << 30
 """Of memory and disk, as device makers and tools of the system count memory."""
 TRAFFIC_GB: Final = 10**9
 """Of traffic, as network providers count it."""
+KV_DTYPES: Final = ("auto", *KvDtype)
 MBIT_BYTES: Final = 125_000
 """Bytes/s in a Mbit/s."""
 
@@ -53,6 +55,8 @@ class OwnerLimits:
         schedule: hours in which the machine is lent.
         devices: what may be computed on, best first.
         models_allow: names of models that may be held; `*` stands for any characters.
+        kv_dtype: what keys and values are kept in: "auto", "native" or "int8".
+        draft_model: small model that guesses tokens where this node is the first stage.
     """
 
     vram_max_gb: float | None = None
@@ -69,6 +73,8 @@ class OwnerLimits:
     schedule: Schedule | None = None
     devices: tuple[str, ...] = ()
     models_allow: tuple[str, ...] = ()
+    kv_dtype: str = ""
+    draft_model: str = ""
     pause_when: PauseWhen = field(default_factory=PauseWhen)
 
     def memory_max_bytes(self, device_kind: str) -> int | None:
@@ -140,6 +146,8 @@ SETTINGS: Final = {
         Setting(key="schedule", kind=Kind.SCHEDULE),
         Setting(key="devices", kind=Kind.WORDS),
         Setting(key="models_allow", kind=Kind.WORDS),
+        Setting(key="kv_dtype", kind=Kind.WORDS),
+        Setting(key="draft_model", kind=Kind.WORDS),
         Setting(
             key="pause_when.other_gpu_process_mb",
             kind=Kind.NUMBER,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from node.owner.limits import SETTINGS, Kind, OwnerLimits, PauseWhen, Setting
+from node.owner.limits import KV_DTYPES, SETTINGS, Kind, OwnerLimits, PauseWhen, Setting
 from node.owner.schedule import Schedule
 from plait.errors import ConfigError
 
@@ -167,6 +167,10 @@ def _checked(where: str, key: str, raw: object) -> Value:
             words = _words(where, key, raw)
             if key == "devices":
                 _check_devices(where, words)
+            if key == "kv_dtype" and (len(words) != 1 or words[0] not in KV_DTYPES):
+                raise _wrong(where, f"{key} = {raw!r}: write one of {', '.join(KV_DTYPES)}")
+            if key == "draft_model" and len(words) != 1:
+                raise _wrong(where, f"{key} = {raw!r}: write one model's name or path")
             return words
         case Kind.SCHEDULE:
             try:
@@ -262,6 +266,8 @@ def _limits(values: Mapping[str, Value]) -> OwnerLimits:
         schedule=schedule if isinstance(schedule, Schedule) else None,
         devices=words("devices"),
         models_allow=words("models_allow"),
+        kv_dtype="".join(words("kv_dtype")),
+        draft_model="".join(words("draft_model")),
         pause_when=PauseWhen(
             other_gpu_process_mb=number("pause_when.other_gpu_process_mb"),
             battery=values.get("pause_when.battery") is True,

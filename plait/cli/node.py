@@ -35,6 +35,7 @@ app.command("resume")(node_pause.resume)
 app.command("rank")(node_rank.rank)
 
 _DTYPES: Final = ("auto", "float32", "bfloat16")
+_KV_DTYPES: Final = ("auto", "native", "int8")
 _WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4", "stored")
 TOKEN_PREFIX: Final = "plait1."
 
@@ -74,6 +75,13 @@ def join_network(
         typer.Option(help="HOST[:PORT] where neighbours reach this node; may be repeated."),
     ] = None,
     kv_tokens: Annotated[int, typer.Option(min=1, help="Most KV slots to keep.")] = 32_768,
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            envvar="PLAIT_KV_DTYPE",
+            help="Keep keys and values as: auto, native (the compute dtype), int8.",
+        ),
+    ] = "auto",
     chunk_prompts: Annotated[
         bool,
         typer.Option(
@@ -90,6 +98,13 @@ def join_network(
             help="Guessed tokens that may go along with each one, where that pays; 0: none.",
         ),
     ] = 15,
+    draft_model: Annotated[
+        str,
+        typer.Option(
+            envvar="PLAIT_DRAFT_MODEL",
+            help="Small model that guesses new text too, of the served one's vocabulary.",
+        ),
+    ] = "",
     drain_s: Annotated[
         float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
     ] = 10.0,
@@ -123,6 +138,8 @@ def join_network(
         raise ConfigError("--token and --token-file: give one of them")
     if dtype not in _DTYPES:
         raise ConfigError(f"--dtype {dtype!r}: choose one of {', '.join(_DTYPES)}")
+    if kv_dtype not in _KV_DTYPES:
+        raise ConfigError(f"--kv-dtype {kv_dtype!r}: choose one of {', '.join(_KV_DTYPES)}")
     if weights not in _WEIGHTS:
         raise ConfigError(f"--weights {weights!r}: choose one of {', '.join(_WEIGHTS)}")
     log.configure(level=_log_level(log_level))
@@ -142,8 +159,10 @@ def join_network(
         compute_dtype=None if dtype == "auto" else DType(dtype),
         weights=weights,
         kv_tokens_max=kv_tokens,
+        kv_dtype=kv_dtype,
         chunks_prompts=chunk_prompts,
         drafts_max=draft_tokens,
+        draft_model=draft_model,
         is_offline=offline,
         has_telemetry=telemetry,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),

@@ -4,11 +4,13 @@ Owns the nouns that more than one package uses. Must never import anything of pl
 """
 
 from plait.types.cached import CachedSpan, merged
+from plait.types.guesses import GuessTotals
 from plait.types.ids import ModelId, NodeId, PipelineId, RequestId
 from plait.types.model import (
     Activation,
     Architecture,
     DType,
+    KvDtype,
     ModelSource,
     ModelSpec,
     RopeScaling,
@@ -49,7 +51,9 @@ __all__ = [
     "ConstraintKind",
     "DType",
     "FinishReason",
+    "GuessTotals",
     "HeldSpan",
+    "KvDtype",
     "LayerSpan",
     "LayerTiming",
     "ModelId",

@@ -33,6 +33,18 @@ class DType(StrEnum):
         return hidden_size + num_groups + INT8_OUTLIER_BYTES * int8_outliers(hidden_size)
 
 
+class KvDtype(StrEnum):
+    """What keys and values are kept in. NATIVE: the compute dtype; INT8: codes, and a float16 scale
+    for each head and token."""
+
+    NATIVE = "native"
+    INT8 = "int8"
+
+    def vector_bytes(self, head_dim: int, dtype: DType) -> int:
+        """One head's keys, or values, of one token, where `dtype` is computed in."""
+        return head_dim * dtype.num_bytes if self is KvDtype.NATIVE else head_dim + 2
+
+
 INT8_GROUP: Final = 32
 """Numbers of an int8 row that share a scale of one byte."""
 
@@ -299,9 +311,11 @@ class ModelSpec:
             bits = self.stored_end_bits or bits
         return math.ceil(self.embedding_params * bits / 8)
 
-    def kv_bytes_per_token(self, num_layers: int, dtype: DType) -> int:
+    def kv_bytes_per_token(
+        self, num_layers: int, dtype: DType, kv_dtype: KvDtype = KvDtype.NATIVE
+    ) -> int:
         """Bytes of keys and values that one token needs in `num_layers` layers."""
-        return 2 * self.num_kv_heads * self.head_dim * dtype.num_bytes * num_layers
+        return 2 * self.num_kv_heads * kv_dtype.vector_bytes(self.head_dim, dtype) * num_layers
 
     def layer_flops_per_token(self) -> int:
         """Two per multiply-add of one layer and token; attention over the cache excluded."""

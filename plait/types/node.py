@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from plait.types.guesses import GuessTotals
 from plait.types.ids import ModelId, NodeId
-from plait.types.model import DType, WeightFormat
+from plait.types.model import DType, KvDtype, ModelSpec, WeightFormat
 from plait.types.span import LayerSpan
 from plait.types.weights import WeightTotals
 
@@ -56,6 +57,11 @@ class NodeProfile:
     addresses: tuple[str, ...]
     group: TensorGroup | None = None
     refused_models: tuple[ModelId, ...] = ()
+    kv_dtype: KvDtype = KvDtype.NATIVE
+
+    def kv_bytes_per_token(self, spec: ModelSpec, num_layers: int) -> int:
+        """Bytes of keys and values that one token needs here in `num_layers` layers."""
+        return spec.kv_bytes_per_token(num_layers, self.compute_dtype, self.kv_dtype)
 
     def timing(self, model_id: ModelId) -> LayerTiming | None:
         """The timing for `model_id`, or None where it was not measured."""
@@ -107,3 +113,6 @@ class NodeLoad:
     queue_tokens: int
     steps: StepTotals = StepTotals()
     weights: WeightTotals = field(default_factory=WeightTotals)
+    guesses: GuessTotals = field(default_factory=GuessTotals)
+    held_up_ms: float = 0.0
+    """What a frame that comes at any moment waits until the node's process runs."""

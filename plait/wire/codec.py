@@ -10,7 +10,9 @@ from plait.types import (
     CachedSpan,
     DType,
     FinishReason,
+    GuessTotals,
     HeldSpan,
+    KvDtype,
     LayerSpan,
     LayerTiming,
     ModelId,
@@ -54,6 +56,14 @@ def dtype_from_proto(value: int) -> DType:
         return _DTYPES_BACK[value]  # type: ignore[index]
     except KeyError:
         raise FrameError(f"unknown dtype {value}", reason="dtype_unknown") from None
+
+
+def kv_dtype_from_proto(word: str) -> KvDtype:
+    """Of a node that says nothing, NATIVE. Raises FrameError."""
+    try:
+        return KvDtype(word or KvDtype.NATIVE)
+    except ValueError:
+        raise FrameError(f"nobody keeps keys and values as {word[:32]!r}") from None
 
 
 def compute_dtype_from_proto(value: int) -> DType:
@@ -270,6 +280,7 @@ def profile_to_proto(profile: NodeProfile) -> control_pb2.Profiled:
             for timing in profile.timings
         ],
         refused_models=profile.refused_models,
+        kv_dtype=profile.kv_dtype,
     )
 
 
@@ -311,6 +322,7 @@ def profile_from_proto(
         timings=timings,
         addresses=addresses,
         refused_models=tuple(ModelId(name[:256]) for name in message.refused_models[:64]),
+        kv_dtype=kv_dtype_from_proto(message.kv_dtype),
     )
 
 
@@ -333,6 +345,8 @@ def load_to_proto(load: NodeLoad) -> control_pb2.Heartbeat:
             prefill_layer_tokens=load.steps.prefill_layer_tokens,
         ),
         weights=control_pb2.WeightTotals(**asdict(load.weights)),
+        guesses=control_pb2.GuessTotals(**asdict(load.guesses)),
+        held_up_ms=load.held_up_ms,
     )
 
 
@@ -361,6 +375,14 @@ def load_from_proto(message: control_pb2.Heartbeat) -> NodeLoad:
             rejected_chunks=message.weights.rejected_chunks,
             refused_requests=message.weights.refused_requests,
         ),
+        guesses=GuessTotals(
+            trips=message.guesses.trips,
+            guessed=message.guesses.guessed,
+            accepted=message.guesses.accepted,
+            guessed_by_model=message.guesses.guessed_by_model,
+            accepted_by_model=message.guesses.accepted_by_model,
+        ),
+        held_up_ms=_speed("held_up_ms", message.held_up_ms),
     )
 
 

@@ -39,7 +39,7 @@ def _node_share(planner: ChainPlanner, node_id: NodeId) -> float:
             trip_ms += ring_ms
         free = profile.memory_bytes
         free -= count * spec.layer_bytes(profile.compute_dtype)
-        slots = free // spec.kv_bytes_per_token(count, profile.compute_dtype)
+        slots = free // profile.kv_bytes_per_token(spec, count)
         rate = min(
             BATCH_MAX / cost.decode_ms(count, BATCH_MAX),
             (slots // planner.sequence_tokens) / trip_ms,

@@ -67,6 +67,7 @@ def classify(planners: Sequence[ChainPlanner], node_ids: Sequence[NodeId]) -> li
             key = [
                 float(region[node_id]),
                 float(profile.compute_dtype.num_bytes),
+                float(profile.kv_bytes_per_token(first.spec, 1)),
                 _bucket(float(max(1, profile.memory_bytes)), step),
             ]
             key += [_bucket(planner.costs[node_id].layer_ms, step) for planner in planners]

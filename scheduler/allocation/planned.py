@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from plait.errors import UnavailableError
-from plait.types import ModelId, NodeId
+from plait.types import KvDtype, ModelId, NodeId
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.classes import regions
 from scheduler.cost import BATCH_MAX
@@ -93,11 +93,13 @@ def _machine(planner: ChainPlanner, node_id: NodeId, region: int, step: float) -
         profile = replace(profile, memory_bytes=0)
     speed = math.floor(math.log(cost.layer_ms) / math.log(step))
     size = math.floor(math.log(max(1, profile.memory_bytes)) / math.log(step))
+    kept = "" if profile.kv_dtype is KvDtype.NATIVE else f"KV {profile.kv_dtype}, "
+    memory, layer_ms = f"{step**size / 2**30:.2f} GiB", f"{step**speed:.2g} ms a layer"
     return measured_machine(
         profile,
         planner.spec,
         cost,
-        kind=f"{profile.compute_dtype}, {step**size / 2**30:.2f} GiB, {step**speed:.2g} ms a layer",
+        kind=f"{profile.compute_dtype}, {kept}{memory}, {layer_ms}",
         region=region,
         sequence_tokens=planner.sequence_tokens,
         loss=planner.losses.get(node_id, 0.0),

@@ -10,7 +10,15 @@ from functools import partial
 from typing import Final
 
 from plait.errors import UnavailableError
-from plait.types import LayerSpan, ModelId, ModelSpec, NodeId, NodeProfile, missing_spans
+from plait.types import (
+    KvDtype,
+    LayerSpan,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NodeProfile,
+    missing_spans,
+)
 from scheduler.allocation.allocate import allocate_greedy
 from scheduler.allocation.fit import Room, ends_fit
 from scheduler.allocation.problem import Allocation, AllocationProblem
@@ -240,7 +248,7 @@ def _newcomer(problem: AllocationProblem) -> NodeProfile:
     dtype = widest_dtype(problem.nodes)
     largest = max(problem.nodes, key=lambda p: (p.memory_bytes, p.node_id), default=None)
     if largest is not None:
-        return replace(largest, compute_dtype=dtype)
+        return replace(largest, compute_dtype=dtype, kv_dtype=KvDtype.NATIVE)
     return NodeProfile(
         node_id=NodeId("newcomer"),
         display_name="",

@@ -51,7 +51,7 @@ def measured_machine(
         room_bytes=float(max(0, profile.memory_bytes - plain)),
         kv_bytes=None,
         layer_bytes=float(spec.layer_bytes(dtype)),
-        kv_sequence_bytes=float(spec.kv_bytes_per_token(1, dtype) * sequence_tokens),
+        kv_sequence_bytes=float(profile.kv_bytes_per_token(spec, 1) * sequence_tokens),
         first_bytes=float(held(is_first=True, is_last=False) - plain),
         last_bytes=float(held(is_first=False, is_last=True) - plain),
         both_bytes=float(held(is_first=True, is_last=True) - plain),

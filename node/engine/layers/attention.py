@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.layers.coded_attention import attend_coded
 from node.engine.layers.scores import ScoreRule, weigh
 from node.engine.linear import Linear
 from node.engine.step_plan import AttendedChunk, GatheredDecodes, Seen, StepPlan
@@ -71,11 +72,22 @@ class Attention:
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
         self._rotate(heads[:, :num_queries_keys], plan)
         stored = heads[: plan.num_rows, self._num_heads :].transpose(0, 1)
-        plan.cells[layer].index_copy_(1, plan.slots, stored)
+        plan.pool.write(layer, plan.slots, stored)
         attended = plan.attended_rows  # (R, H, D), the same buffer for every layer
         sight = plan.sight(self._window_tokens)
         if sight.gathered is not None:
-            self._attend_gathered(heads, sight.gathered, plan.cells[layer], attended)
+            self._attend_gathered(heads, sight.gathered, plan.pool.layers[layer], attended)
+        for coded in sight.coded:
+            span = slice(coded.row, coded.row + coded.num_rows)
+            queries = heads[span, : self._num_heads]
+            attended[span] = attend_coded(
+                queries,
+                coded,
+                layer,
+                self._rule,
+                num_kv_heads=self._num_kv_heads,
+                scale=self._scale,
+            )
         for chunk in sight.attended:
             if chunk.num_tokens == 1:
                 self._attend_one(heads[chunk.row], chunk, layer, attended[chunk.row])

@@ -24,18 +24,27 @@ class ScoreRule:
         """Bytes of the sinks in memory."""
         return num_bytes(self._sinks)
 
+    @property
+    def sinks(self) -> Tensor | None:
+        """(heads,), or None where there are none."""
+        return self._sinks
+
     def of_heads(self, heads: slice) -> "ScoreRule":
         """The same for some of the heads."""
         sinks = None if self._sinks is None else self._sinks[heads]
         return ScoreRule(softcap=self._softcap, sinks=sinks)
+
+    def cap(self, scores: Tensor) -> None:
+        """The soft cap, in place."""
+        if self._softcap is not None:
+            scores.div_(self._softcap).tanh_().mul_(self._softcap)
 
     def weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """scores: (..., rows, cached tokens), may be changed; `mask` is True where a row may look.
 
         The dimensions between batch and cached tokens, flattened, start with the heads.
         """
-        if self._softcap is not None:
-            scores = scores.div_(self._softcap).tanh_().mul_(self._softcap)
+        self.cap(scores)
         if mask is not None:
             scores = scores.masked_fill_(~mask, float("-inf"))
         if self._sinks is None:

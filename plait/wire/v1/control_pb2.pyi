@@ -558,6 +558,7 @@ class Profiled(_message.Message):
     DOWN_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     REFUSED_MODELS_FIELD_NUMBER: _builtins.int
+    KV_DTYPE_FIELD_NUMBER: _builtins.int
     device_kind: _builtins.str
     """"cpu" or "cuda" """
     device_name: _builtins.str
@@ -576,6 +577,8 @@ class Profiled(_message.Message):
     """to the coordinator"""
     down_bytes_per_s: _builtins.float
     """from the coordinator"""
+    kv_dtype: _builtins.str
+    """what KV is kept in: "native", the compute dtype, or "int8"; empty: native"""
     @_builtins.property
     def timings(self) -> _containers.RepeatedCompositeFieldContainer[Global___LayerTiming]:
         """one per model offered in the welcome"""
@@ -598,10 +601,11 @@ class Profiled(_message.Message):
         down_bytes_per_s: _builtins.float = ...,
         timings: _abc.Iterable[Global___LayerTiming] | None = ...,
         refused_models: _abc.Iterable[_builtins.str] | None = ...,
+        kv_dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "coordinator_rtt_ms", b"coordinator_rtt_ms", "device_kind", b"device_kind", "device_name", b"device_name", "down_bytes_per_s", b"down_bytes_per_s", "flops_per_s", b"flops_per_s", "memory_bytes", b"memory_bytes", "memory_bytes_per_s", b"memory_bytes_per_s", "refused_models", b"refused_models", "timings", b"timings", "up_bytes_per_s", b"up_bytes_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "coordinator_rtt_ms", b"coordinator_rtt_ms", "device_kind", b"device_kind", "device_name", b"device_name", "down_bytes_per_s", b"down_bytes_per_s", "flops_per_s", b"flops_per_s", "kv_dtype", b"kv_dtype", "memory_bytes", b"memory_bytes", "memory_bytes_per_s", b"memory_bytes_per_s", "refused_models", b"refused_models", "timings", b"timings", "up_bytes_per_s", b"up_bytes_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -669,6 +673,8 @@ class Heartbeat(_message.Message):
     QUEUE_TOKENS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    HELD_UP_MS_FIELD_NUMBER: _builtins.int
+    GUESSES_FIELD_NUMBER: _builtins.int
     state: _common_pb2.NodeState.ValueType
     """the node's own view"""
     kv_tokens_reserved: _builtins.int
@@ -685,6 +691,8 @@ class Heartbeat(_message.Message):
     """late, duplicate or foreign frames"""
     queue_tokens: _builtins.int
     """tokens waiting for a step"""
+    held_up_ms: _builtins.float
+    """what a frame that comes at any moment waits until the process runs: it was stopped, or others have the CPU"""
     @_builtins.property
     def steps(self) -> Global___StepTotals:
         """what steps took; absent from nodes that do not count them"""
@@ -692,6 +700,10 @@ class Heartbeat(_message.Message):
     @_builtins.property
     def weights(self) -> Global___WeightTotals:
         """weights that came and went since the start"""
+
+    @_builtins.property
+    def guesses(self) -> Global___GuessTotals:
+        """guessed tokens; absent from nodes that do not count them"""
 
     def __init__(
         self,
@@ -706,14 +718,54 @@ class Heartbeat(_message.Message):
         queue_tokens: _builtins.int = ...,
         steps: Global___StepTotals | None = ...,
         weights: Global___WeightTotals | None = ...,
+        held_up_ms: _builtins.float = ...,
+        guesses: Global___GuessTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "weights", b"weights"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "steps", b"steps", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "guesses", b"guesses", "held_up_ms", b"held_up_ms", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class GuessTotals(_message.Message):
+    """Guesses of a node's requests, those whose first stage it is, since its start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIPS_FIELD_NUMBER: _builtins.int
+    GUESSED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    GUESSED_BY_MODEL_FIELD_NUMBER: _builtins.int
+    ACCEPTED_BY_MODEL_FIELD_NUMBER: _builtins.int
+    trips: _builtins.int
+    """round a chain: each brings a token, and the guesses before it that were right"""
+    guessed: _builtins.int
+    """tokens that went along"""
+    accepted: _builtins.int
+    """of these, what was drawn"""
+    guessed_by_model: _builtins.int
+    """of those that went along, by the draft model"""
+    accepted_by_model: _builtins.int
+    """of these, what was drawn"""
+    def __init__(
+        self,
+        *,
+        trips: _builtins.int = ...,
+        guessed: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+        guessed_by_model: _builtins.int = ...,
+        accepted_by_model: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by_model", b"accepted_by_model", "guessed", b"guessed", "guessed_by_model", b"guessed_by_model", "trips", b"trips"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuessTotals: _TypeAlias = GuessTotals  # noqa: Y015
 
 @_typing.final
 class WeightTotals(_message.Message):

@@ -6,7 +6,7 @@ import pytest
 
 from node.engine.memory import CACHED_ROWS_MAX, MemoryPlan, plan_memory, workspace_bytes
 from plait.errors import OverloadedError
-from plait.types import DType, LayerSpan, ModelSpec
+from plait.types import DType, KvDtype, LayerSpan, ModelSpec
 from tests.unit.engine.kit import tiny_model
 
 SPEC = replace(
@@ -89,3 +89,25 @@ def test_both_ends_of_a_tied_model_share_the_table() -> None:
     assert packed.cached_rows == 7 and packed.weight_bytes == table_once + 7 * ROW
     plain = plan(SPEC, whole, needed_bytes(whole) + 7 * ROW, packs=False)
     assert plain.cached_rows is None and plain.weight_bytes == table_once
+
+
+def test_slots_of_int8_are_more() -> None:
+    span = LayerSpan(0, 2)
+    usable = needed_bytes(span) + 64 * MIB
+    slot = SPEC.kv_bytes_per_token(2, DType.FLOAT32, KvDtype.INT8)
+    native, small = (
+        plan_memory(
+            SPEC,
+            span,
+            DType.FLOAT32,
+            usable_bytes=usable,
+            kv_tokens_min=256,
+            kv_tokens_max=1 << 30,
+            step_tokens_max=64,
+            packs_weights=True,
+            kv_dtype=kv_dtype,
+        )
+        for kv_dtype in KvDtype
+    )
+    left = usable - small.weight_bytes - small.workspace_bytes
+    assert small.kv_tokens == left // slot > 3 * native.kv_tokens

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from node.choices import memory_limit, pick_allowed, too_small
+from node.choices import kv_dtype_of, memory_limit, pick_allowed, too_small
 from node.config import NodeConfig
 from node.core.events import ModelOffered
 from node.owner.settings import read_settings
 from plait.errors import ConfigError
-from plait.types import ModelSource, SourceKind
+from plait.types import KvDtype, ModelSource, SourceKind
 from tests.unit.node.fake_engine import tiny_spec
 
 OFFER = ModelOffered(tiny_spec(), ModelSource(kind=SourceKind.PATH, name="none"))
@@ -29,6 +29,16 @@ def test_the_first_device_that_is_allowed_and_there() -> None:
     assert pick_allowed(config('devices=["cuda:7", "cpu"]')).kind == "cpu"
     with pytest.raises(ConfigError, match="CUDA"):
         pick_allowed(config('devices=["cuda:7"]'))
+
+
+def test_keys_and_values_are_native_unless_the_owner_says_otherwise() -> None:
+    asked, file = replace(config(device="cpu"), kv_dtype="int8"), config("kv_dtype=int8")
+    assert pick_allowed(config(device="cpu")).kv_dtype is KvDtype.NATIVE
+    assert pick_allowed(asked).kv_dtype is KvDtype.INT8
+    assert kv_dtype_of(file) is KvDtype.INT8
+    assert kv_dtype_of(replace(file, kv_dtype="native")) is KvDtype.NATIVE
+    with pytest.raises(ConfigError, match="--kv-dtype"):
+        kv_dtype_of(replace(asked, tensor_parallel=2))
 
 
 def test_the_smaller_of_two_limits_of_memory_holds() -> None:

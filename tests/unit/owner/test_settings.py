@@ -24,6 +24,8 @@ disk_min_free_gb = 20
 schedule = ["mon-fri 18:00-08:00", "sat,sun 0:00-24:00"]
 devices = ["cuda:0", "cpu"]
 models_allow = ["smollm2*"]
+kv_dtype = "int8"
+draft_model = "smollm2-135m-instruct"
 ram_max_gb = 4
 
 [pause_when]
@@ -52,6 +54,8 @@ def test_every_setting_is_read_and_knows_its_line(tmp_path: Path) -> None:
     assert set(settings.sources) == set(SETTINGS)
     assert settings.limits.up_mbit == 8 and settings.limits.pause_when.battery
     assert settings.limits.pause_when.other_gpu_process_mb == 500
+    assert settings.limits.kv_dtype == "int8"
+    assert settings.limits.draft_model == "smollm2-135m-instruct"
     lines = WHOLE.splitlines()
     for key, where in settings.sources.items():
         assert lines[int(where.rpartition(":")[2]) - 1].startswith(key.rpartition(".")[2])
@@ -135,3 +139,8 @@ def test_whatever_is_written_is_settings_or_a_config_error(
         read_settings(path, environ={}, flags=[flag] if flag else [])
     except ConfigError as error:
         assert error.code == "bad_limits"
+
+
+def test_keys_and_values_are_kept_in_what_there_is(tmp_path: Path) -> None:
+    message = refused(tmp_path, "", "kv_dtype=int4")
+    assert message == "--set: kv_dtype = ['int4']: write one of auto, native, int8"

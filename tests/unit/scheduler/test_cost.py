@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from plait.types import LayerSpan, NodeId
+from plait.types import KvDtype, LayerSpan, NodeId
 from scheduler.cost import (
     Links,
     StageFigures,
@@ -44,6 +44,18 @@ def test_memory_counts_weights_kv_and_buffers() -> None:
         profile, SPEC, 100, is_first=True, is_last=False
     )
     assert layers_max(node("a", memory_mib=1), SPEC, 1, is_first=True, is_last=True) == 0
+
+
+def test_keys_of_a_byte_leave_room_for_more_tokens_and_layers() -> None:
+    native = node("a", memory_mib=300)
+    small, span = replace(native, kv_dtype=KvDtype.INT8), LayerSpan(0, 9)
+    room, before = kv_tokens_room(small, SPEC, span), kv_tokens_room(native, SPEC, span)
+    assert room >= before * SPEC.head_dim * 4 // (SPEC.head_dim + 2)
+    assert need_bytes(small, SPEC, span, room) <= small.memory_bytes
+    assert need_bytes(small, SPEC, span, room + 1) > small.memory_bytes
+    assert layers_max(small, SPEC, 4_000, is_first=True, is_last=False) > layers_max(
+        native, SPEC, 4_000, is_first=True, is_last=False
+    )
 
 
 def test_unmeasured_pairs_go_by_way_of_the_coordinator() -> None:

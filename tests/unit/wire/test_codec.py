@@ -1,6 +1,7 @@
 """What goes over the wire comes back equal; nonsense is refused with its name."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from plait.types import (
     ConstraintKind,
     DType,
     FinishReason,
+    GuessTotals,
     HeldSpan,
+    KvDtype,
     LayerSpan,
     LayerTiming,
     ModelId,
@@ -189,6 +192,9 @@ def test_held_span_profile_and_load_survive() -> None:
         weights=WeightTotals(
             hub_bytes=1, neighbour_bytes=2, served_bytes=3, rejected_chunks=4, refused_requests=5
         ),
+        guesses=GuessTotals(
+            trips=1, guessed=2, accepted=3, guessed_by_model=4, accepted_by_model=5
+        ),
         queue_tokens=7,
         steps=StepTotals(
             decode_steps=8,
@@ -251,6 +257,21 @@ def test_nothing_is_computed_in_the_dtype_of_hops_alone() -> None:
     message = codec.profile_to_proto(profile())
     message.compute_dtype = codec.dtype_to_proto(DType.INT8)
     with pytest.raises(FrameError, match="computed in int8"):
+        codec.profile_from_proto(message, node_id=NodeId("n"), display_name="", addresses=())
+
+
+def test_what_keys_are_kept_in_is_told_and_unknown_words_are_refused() -> None:
+    small = replace(profile(), kv_dtype=KvDtype.INT8)
+    assert profile_round_trip(small) == small
+    message = codec.profile_to_proto(small)
+    for word, kv_dtype in (("", KvDtype.NATIVE), ("int8", KvDtype.INT8)):
+        message.kv_dtype = word
+        found = codec.profile_from_proto(
+            message, node_id=NodeId("n"), display_name="", addresses=()
+        )
+        assert found.kv_dtype is kv_dtype
+    message.kv_dtype = "int1"
+    with pytest.raises(FrameError, match="int1"):
         codec.profile_from_proto(message, node_id=NodeId("n"), display_name="", addresses=())
 
 
