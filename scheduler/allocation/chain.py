@@ -8,6 +8,7 @@ from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeId, NodeProfile
 from scheduler.allocation.demand import shares
+from scheduler.allocation.orders import Orders
 from scheduler.allocation.problem import AllocationProblem
 from scheduler.cost import (
     CONTEXT_TOKENS,
@@ -58,7 +59,9 @@ class ChainPlanner:
             p.node_id: stage_cost(p, spec) for p in problem.nodes
         }
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
+        self._known_best: dict[tuple[frozenset[NodeId], LayerSpan, bool], Chain | None] = {}
         self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
+        self.orders = Orders(self.cap, self.costs, self.links)
         self.hop_bytes = problem.wire_dtype.row_bytes(spec.hidden_size)
         parts = shares([model.model_id for model in problem.models], dict(problem.demand))
         self.demand_share = parts.get(spec.model_id, 1.0)
@@ -92,6 +95,15 @@ class ChainPlanner:
         """
         if not node_ids or len(node_ids) > len(target):
             return None
+        key = (frozenset(node_ids), target, is_thorough)
+        if key not in self._known_best:
+            chain = self._best(node_ids, target, is_thorough=is_thorough)
+            self._known_best[key] = chain
+        return self._known_best[key]
+
+    def _best(
+        self, node_ids: Sequence[NodeId], target: LayerSpan, *, is_thorough: bool
+    ) -> Chain | None:
         chains: list[Chain] = []
         for order in self._orders(node_ids, target, is_thorough=is_thorough):
             splits = self._splits(order, target, is_thorough=is_thorough)

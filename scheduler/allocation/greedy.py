@@ -1,6 +1,6 @@
 """Chains by growth: no solver needed. Always available; the ILP starts from its chains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from plait.types import LayerSpan, NodeId
@@ -41,26 +41,23 @@ def first_chain(
 def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> list[Chain]:
     """One chain per way of adding nodes until the layers fit: roomiest first, quickest first, and
     nearest first from a few seeds."""
-    room = {n: planner.cap(n, is_first=False, is_last=False) for n in free}
-    usable = [n for n in free if room[n] >= 1]
-    roomiest = sorted(usable, key=lambda n: (-room[n], planner.costs[n].layer_ms, n))
-    quickest = sorted(usable, key=lambda n: (planner.costs[n].layer_ms, -room[n], n))
-    orders = [roomiest, quickest]
-    num_seeds = SEEDS_MAX if len(usable) <= SMALL_POOL else 2
+    orders = planner.orders
+    among = set(free)
+    roomiest = [n for n in orders.roomiest if n in among]
+    quickest = [n for n in orders.quickest if n in among]
+    num_seeds = SEEDS_MAX if len(roomiest) <= SMALL_POOL else 2
+    ways = [roomiest, quickest]
     for seed in dict.fromkeys(roomiest[:num_seeds] + quickest[:num_seeds]):
-        rtt = planner.links.rtt_ms
-        orders.append(
-            sorted(usable, key=lambda n: (n != seed, round(rtt(seed, n) / 10), -room[n], n))
-        )
-    rooms = {n: _room(planner, n, target) for n in usable}
+        ways.append([n for n in orders.nearest(seed) if n in among])
+    rooms = orders.rooms(target, planner.spec.num_layers)
     chains: dict[tuple[tuple[NodeId, LayerSpan], ...], Chain] = {}
-    for order in orders:
+    for order in ways:
         chain = _grow_along(planner, order, rooms, target)
         if chain is not None:
             chains[chain.stages] = chain
     if not chains:
         # Nodes with room for the embedding or the head may be neither roomy nor quick otherwise.
-        ends = sorted(usable, key=lambda n: (-_ends_room(rooms[n]), -room[n], n))
+        ends = sorted(roomiest, key=lambda n: (-_ends_room(rooms[n]), -rooms[n].plain, n))
         chain = _grow_along(planner, ends, rooms, target)
         return [chain] if chain is not None else []
     return list(chains.values())
@@ -69,7 +66,7 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
 def _grow_along(
     planner: ChainPlanner,
     order: Sequence[NodeId],
-    rooms: dict[NodeId, Room],
+    rooms: Mapping[NodeId, Room],
     target: LayerSpan,
 ) -> Chain | None:
     """The first prefix of `order` that fits."""
@@ -82,17 +79,6 @@ def _grow_along(
         if chain is not None:
             return chain
     return None
-
-
-def _room(planner: ChainPlanner, node_id: NodeId, target: LayerSpan) -> Room:
-    """What the node can hold of `target`, with the embedding or the head where it has them."""
-    is_first, is_last = target.start == 0, target.end == planner.spec.num_layers
-    return Room(
-        plain=planner.cap(node_id, is_first=False, is_last=False),
-        first=planner.cap(node_id, is_first=is_first, is_last=False),
-        last=planner.cap(node_id, is_first=False, is_last=is_last),
-        alone=planner.cap(node_id, is_first=is_first, is_last=is_last),
-    )
 
 
 def _ends_room(room: Room) -> int:
