@@ -110,7 +110,7 @@ def assemble(around: Surroundings) -> Parts:
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
     control = _control(around, inbox, enrolment)
     gateway = _gateway(around, inbox, cached, keys)
-    views = LiveViews(cached, gateway.relay.progress)
+    views = LiveViews(cached, gateway.relay.progress, gateway.relay.guesses)
     solver = Solver(inbox)
     lifetimes = LifetimeKeeper(store.sessions)
     journal = Journal(

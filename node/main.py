@@ -31,6 +31,8 @@ from node.core.effects import Exit
 from node.core.events import ModelOffered, StopAsked
 from node.core.machines import NodeState
 from node.core.state import Limits
+from node.draft_port import DraftHost
+from node.drafter import open_drafter
 from node.engine.parallel.host import GroupEngineHost
 from node.grouping import RANK_DRAIN_MS, open_engine, rank_lost, unfit
 from node.owner.rules import WhyPaused
@@ -85,9 +87,10 @@ async def run(
         now_s=lambda: clock.monotonic_ms() / 1e3,
         is_offline=config.is_offline,
     )
-    engine = await open_engine(
-        config, device, partial(open_weights, gate=gate), memory_limit(config, device.kind)
-    )
+    weights = partial(open_weights, gate=gate)
+    memory_bytes = memory_limit(config, device.kind)
+    drafter, memory_bytes = await open_drafter(config, device, weights, memory_bytes, progress)
+    engine = await open_engine(config, device, weights, memory_bytes)
     async with StatusKeeper(config.home, clock, progress) as status:
         node = Node(
             config,
@@ -97,6 +100,7 @@ async def run(
             status.show,
             owner=owner,
             gate=gate,
+            drafter=drafter,
             refuses=partial(unfit, config, device),
         )
         if isinstance(engine, GroupEngineHost):
@@ -117,6 +121,7 @@ class Node:
         *,
         owner: OwnerWatch | None = None,
         gate: Gate | None = None,
+        drafter: DraftHost | None = None,
         refuses: Callable[[Sequence[ModelOffered]], Reason | None] = lambda _: None,
     ) -> None:
         """Weights come through `gate`. `refuses` says why a network with these models cannot be
@@ -140,7 +145,9 @@ class Node:
             Limits(drain_ms=config.drain_ms, drafts_max=config.drafts_max),
         )
         self._cached = CachedLayers(config.home, models_dir())
-        self._runtime = NodeRuntime(self._core, engine, clock, keep=self._cached.keep)
+        self._runtime = NodeRuntime(
+            self._core, engine, clock, keep=self._cached.keep, drafter=drafter
+        )
         reader = FrameReader(
             tickets=TicketVerifier(
                 public_key=credentials.ticket_key,

@@ -5,7 +5,7 @@ Everything here is plain data that `dataclasses.asdict` and JSON can carry.
 
 from dataclasses import dataclass, field
 
-from plait.types import StepTotals
+from plait.types import GuessTotals, StepTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class NodeView:
     decode_error_percent: float | None = None
     prefill_error_percent: float | None = None
     steps: StepTotals = field(default_factory=StepTotals)
+    guesses: GuessTotals = field(default_factory=GuessTotals)
     hops: tuple["MeasuredHopView", ...] = ()
 
 
@@ -95,6 +96,7 @@ class ModelView:
     missing_bytes: int
     advice: str
     lack: str = ""
+    guesses: GuessTotals = field(default_factory=GuessTotals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ class RequestView:
     finish_reason: str
     reason: str
     decisions: tuple[DecisionView, ...] = ()
+    guesses: GuessTotals = field(default_factory=GuessTotals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

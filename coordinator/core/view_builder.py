@@ -15,7 +15,7 @@ from coordinator.core.view import (
     PlanView,
     RequestView,
 )
-from plait.types import ModelSpec, NodeId, StepTotals
+from plait.types import GuessTotals, ModelSpec, NodeId, StepTotals
 from plait.types.weights import WeightTotals
 from scheduler.cost import stage_cost
 
@@ -118,6 +118,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         decode_error_percent=node.calibration.decode.error_percent,
         prefill_error_percent=node.calibration.prefill.error_percent,
         steps=load.steps if load is not None else StepTotals(),
+        guesses=load.guesses if load is not None else GuessTotals(),
         hops=hops,
     )
 

@@ -50,6 +50,20 @@ NODE_COUNTERS: Final = (
 )
 
 
+GUESSES: Final = (
+    ("trips", "Trips round chains: each brings a token and the right guesses before it"),
+    ("guessed", "Guessed tokens that went along"),
+    ("accepted", "Guessed tokens that were right"),
+)
+
+
+NODE_GUESSES: Final = (
+    *GUESSES,
+    ("guessed_by_model", "Of the guessed tokens, those of the draft model"),
+    ("accepted_by_model", "Of the right ones, those of the draft model"),
+)
+
+
 class _Collector:
     """Reads the snapshot when Prometheus asks; keeps nothing."""
 
@@ -143,6 +157,11 @@ def _of_nodes(view: NetworkView) -> Iterator[Metric]:
         for node in view.nodes:
             family.add_metric([node.node_id, node.display_name], getattr(node, name))
         yield family
+    for name, description in NODE_GUESSES:
+        family = CounterMetricFamily(f"plait_node_guesses_{name}", description, labels=labels)
+        for node in view.nodes:
+            family.add_metric([node.node_id, node.display_name], getattr(node.guesses, name))
+        yield family
 
 
 def _of_models(view: NetworkView) -> Iterator[Metric]:
@@ -155,6 +174,11 @@ def _of_models(view: NetworkView) -> Iterator[Metric]:
         fewest.add_metric([model.model_id], min(model.replicas_per_layer, default=0))
     yield ready
     yield fewest
+    for name, description in GUESSES:
+        family = CounterMetricFamily(f"plait_guesses_{name}", description, labels=["model"])
+        for model in view.models:
+            family.add_metric([model.model_id], getattr(model.guesses, name))
+        yield family
 
 
 def _of_hops(view: NetworkView) -> Iterator[Metric]:

@@ -128,6 +128,8 @@ def value_text(settings: OwnerSettings, key: str) -> str:
             return "true" if value else "false"
         case float() | int():
             return f"{value:g}"
+        case str():
+            return value
         case tuple():
             return ", ".join(value)
         case _:

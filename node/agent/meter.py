@@ -36,6 +36,7 @@ class NodeMeter:
             queue_tokens=stats.queue_tokens,
             steps=stats.steps,
             weights=self._weights.totals(),
+            guesses=self._core.counters.guesses,
         )
 
     def reading(self) -> TelemetryReading:

@@ -14,6 +14,7 @@ from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
 from node.core.messages import StageOpen, StatusCode
+from node.draft_port import DraftAnswer, DraftHost, DraftOrder
 from node.ports import (
     EngineHost,
     Gateway,
@@ -58,12 +59,20 @@ class NodeRuntime:
     """One node's loop. `connect` it, then `run` it; `post` is its inbox."""
 
     def __init__(
-        self, core: NodeCore, engine: EngineHost, clock: Clock, *, keep: KeepCached = _keep_nothing
+        self,
+        core: NodeCore,
+        engine: EngineHost,
+        clock: Clock,
+        *,
+        keep: KeepCached = _keep_nothing,
+        drafter: DraftHost | None = None,
     ) -> None:
         self._core = core
         self._engine = engine
         self._clock = clock
         self._keep = keep
+        self._drafter = drafter
+        self.draft_refusal: Reason | None = None
         self._pending: deque[ev.Event] = deque()
         self._is_handling = False
         self._is_closed = False
@@ -115,11 +124,20 @@ class NodeRuntime:
         """The engine's sink."""
         self.post(ev.StepFinished(results))
 
+    def _drafted(self, answer: DraftAnswer) -> None:
+        self.post(ev.Drafted(answer.request_id, answer.epoch, answer.token_ids, answer.step_ms))
+
     async def run(self) -> None:
-        """Ticks and loads, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._tick())
-            group.create_task(self._load_in_turn())
+        """Ticks, loads and the draft model, until cancelled."""
+        if self._drafter is not None:
+            self._drafter.start(self._drafted)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tick())
+                group.create_task(self._load_in_turn())
+        finally:
+            if self._drafter is not None:
+                await self._drafter.stop()
 
     async def _tick(self) -> None:
         while True:
@@ -163,6 +181,10 @@ class NodeRuntime:
                 self._reserve(effect)
             case ef.ReleaseKv():
                 self._engine.close(effect.request_id, effect.epoch)
+                if self._drafter is not None:
+                    self._drafter.close(effect.request_id, effect.epoch)
+            case ef.Draft():
+                self._draft(effect)
             case ef.RewindKv():
                 self._engine.rewind(effect.request_id, effect.epoch, effect.position)
             case ef.LoadSpan() | ef.UnloadSpan():
@@ -180,6 +202,33 @@ class NodeRuntime:
                 self._reporter.report(effect)
             case _:
                 assert_never(effect)
+
+    def _draft(self, effect: ef.Draft) -> None:
+        if self._drafter is None:
+            self._pending.append(ev.Drafted(effect.request_id, effect.epoch, ()))
+            return
+        self._drafter.order(
+            DraftOrder(
+                request_id=effect.request_id,
+                epoch=effect.epoch,
+                start=effect.start,
+                token_ids=effect.token_ids,
+                count=effect.count,
+                is_waited=effect.is_waited,
+                kv_tokens=effect.kv_tokens,
+                sampling=effect.sampling,
+            )
+        )
+
+    async def _check_drafts(self, effect: ef.LoadSpan) -> None:
+        """Whether the draft model guesses tokens of the span's model."""
+        if self._drafter is None or effect.span.start > 0:
+            return
+        refusal = await self._drafter.check(effect.spec, effect.source)
+        if refusal is not None:
+            _log.warning("draft_model_refused", reason=refusal.code, message=refusal.message)
+        self.draft_refusal = refusal
+        self.post(ev.DraftModelChecked(fits=refusal is None))
 
     def _reserve(self, effect: ef.ReserveKv) -> None:
         opened = effect.open
@@ -247,6 +296,7 @@ class NodeRuntime:
             reason = Reason(code="load_crashed", message=f"{type(error).__name__}: {error}")
             return ev.SpanLoadFailed(epoch, StatusCode.INTERNAL, reason)
         self._keep(held, effect.spec, effect.source)
+        await self._check_drafts(effect)
         _log.info("span_loaded", span=str(held.span), weight_bytes=held.weight_bytes)
         return ev.SpanLoaded(held)
 

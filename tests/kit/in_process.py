@@ -15,6 +15,7 @@ from coordinator.main import Announcement, coordinator
 from node.agent.joining import join
 from node.agent.weights import open_weights
 from node.config import NodeConfig
+from node.core.effects import Exit
 from node.engine.device import pick_device
 from node.engine.drafting import Drafter
 from node.engine.drafting_model import load_draft_model
@@ -41,7 +42,13 @@ class SmallNode:
     engine: ThreadedEngineHost
     proxy: Proxy
     node: Node
+    task: asyncio.Task[Exit]
     drafter: Drafter | None = None
+
+    async def kill(self) -> None:
+        """All its streams end at once, and nobody is told."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
 
     @property
     def kv_tokens_reserved(self) -> int:
@@ -92,13 +99,15 @@ async def small_network(
     home: Path,
     *,
     num_nodes: int,
+    num_stages: int | None = None,
     context_tokens: int = 512,
     wire_dtype: DType = DType.FLOAT32,
     sets: tuple[str, ...] = (),
     times_wide: int = 1,
     draft_model: str = "",
 ) -> AsyncIterator[SmallNetwork]:
-    """The tiny model over `num_nodes` nodes of which fewer cannot hold it, each behind a proxy.
+    """The tiny model over `num_nodes` nodes of which fewer cannot hold it, or of which so many as
+    there are `num_stages` can, each behind a proxy.
     `sets` are the owners' limits; `draft_model` is all nodes', a folder in `home`."""
     spec = write_tiny_model(home / "tiny", context_tokens=context_tokens, times_wide=times_wide)
     names = [f"node {number}" for number in range(1, num_nodes + 1)]
@@ -110,7 +119,7 @@ async def small_network(
         wire_dtype=wire_dtype.value,
         token_files=tuple(home / "join" / f"{name}.token" for name in names),
     )
-    cap_bytes = cap_for_stages(spec, num_nodes, context_tokens)
+    cap_bytes = cap_for_stages(spec, num_stages or num_nodes, context_tokens)
     async with AsyncExitStack() as stack:
         network = SmallNetwork(
             home, await stack.enter_async_context(coordinator(config)), wire_dtype
@@ -161,7 +170,7 @@ async def _small_node(
         node = Node(config, credentials, engine, SystemClock(), lambda _: None, drafter=drafter)
         task = asyncio.create_task(node.run(), name=name)
         try:
-            yield SmallNode(name, engine, proxy, node, drafter)
+            yield SmallNode(name, engine, proxy, node, task, drafter)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
