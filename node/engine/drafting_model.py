@@ -126,7 +126,8 @@ def _load(name: str, spec: ModelSpec, source: ModelSource, usable: int, loader: 
         )
     except OverloadedError as error:
         raise OverloadedError(
-            f"--draft-model {name} may take three quarters of the node's memory, {usable // _MIB} MiB: "
+            f"--draft-model {name} may take three quarters of the node's memory, "
+            f"{usable // _MIB} MiB: "
             f"{error.message}",
             reason="draft_too_large",
         ) from error
