@@ -1,11 +1,17 @@
 """What nodes report against what was predicted: prices for routes at once, for plans in time."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
 from coordinator.core.state import CoreState, NodeRecord
 from plait.types import ModelSpec, NodeLoad, NodeProfile
 from scheduler.calibration import Calibration, calibrated, repriced
 from scheduler.cost import StageCost, stage_cost
+
+HELD_UP_WEIGHT: Final = 0.5
+HELD_UP_MS_MIN: Final = 10.0
+"""What is less is nothing: timers are late on every machine."""
 
 
 def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
@@ -33,20 +39,36 @@ def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
     return node.calibration.is_departed(state.now_ms, patience_ms=patience_ms)
 
 
+def observe_held_up(state: CoreState, node: NodeRecord, held_up_ms: float) -> None:
+    """What comes to the node waits so long until its process runs, which its steps do not tell:
+    routes are priced with it as soon as it changes notably."""
+    node.held_up_mean_ms += HELD_UP_WEIGHT * (held_up_ms - node.held_up_mean_ms)
+    now_ms = node.held_up_mean_ms if node.held_up_mean_ms >= HELD_UP_MS_MIN else 0.0
+    if abs(now_ms - node.held_up_ms) > node.held_up_ms / 3:
+        node.held_up_ms = now_ms
+        state.links_version += 1
+
+
 def node_cost(node: NodeRecord, spec: ModelSpec) -> StageCost:
     """What a profiled node's steps on `spec` take: measured or nominal, as corrected by what was
-    observed since."""
+    observed since, with what they wait for the process to run."""
     assert node.profile is not None
     cost = stage_cost(node.profile, spec)
-    return calibrated(cost, node.calibration.factors) if _is_for(node, spec) else cost
+    if _is_for(node, spec):
+        cost = calibrated(cost, node.calibration.factors)
+    if node.held_up_ms > 0.0:
+        cost = replace(cost, overhead_ms=cost.overhead_ms + node.held_up_ms)
+    return cost
 
 
 def live_stage_ms(node: NodeRecord) -> float:
     """What a step of the requests on the node takes now: as corrected by what was observed, or
-    its own mean where too little was; 0 where it says nothing."""
+    its own mean where too little was; 0 where it says nothing. What they wait comes on top."""
     if node.priced is not None and node.span is not None:
-        return node.priced.decode_ms(len(node.span), max(1, len(node.pipelines)))
-    return node.load.stage_ms if node.load is not None else 0.0
+        step_ms = node.priced.decode_ms(len(node.span), max(1, len(node.pipelines)))
+    else:
+        step_ms = node.load.stage_ms if node.load is not None else 0.0
+    return step_ms + node.held_up_ms if step_ms > 0.0 else 0.0
 
 
 def priced_for_plan(

@@ -4,7 +4,8 @@ from typing import Final
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.core.calibrating import observe
+from coordinator.core.calibrating import observe, observe_held_up
+from coordinator.core.leaving_slow import leave_if_slow
 from coordinator.core.machines import NodeState, NodeTrigger
 from coordinator.core.neighbours import probe
 from coordinator.core.planning import ask_plan, fail_load, send_assignment
@@ -134,6 +135,8 @@ def reported(state: CoreState, event: ev.NodeReported) -> None:
         if observe(state, node, event.load):
             departed(state, node)
         node.load = event.load
+        observe_held_up(state, node, event.load.held_up_ms)
+        leave_if_slow(state, node)
         state.touched[node.node_id] = None
         state.must_dispatch = state.must_dispatch or was_silent
 

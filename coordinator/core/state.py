@@ -103,6 +103,7 @@ class Limits:
     prefix_blocks_max: int = 64
     refusals_max: int = 6
     reprice_ms: int = 60_000
+    slow_patience_ms: int = 3_000
     demand_patience_ms: int = 60_000
 
 
@@ -140,6 +141,9 @@ class NodeRecord:
     calibration: Calibration = field(default_factory=Calibration)
     calibrated_for: tuple[ModelId, LayerSpan, NodeProfile] | None = None
     priced: StageCost | None = None
+    held_up_mean_ms: float = 0.0
+    held_up_ms: float = 0.0
+    """What its steps wait for its process to run, as far as prices know."""
     num_blames: int = 0
     rest_until_ms: int = 0
     may_rejoin: bool = True
@@ -169,6 +173,7 @@ class PipelineRecord:
     kv_tokens: int
     opened_ms: int
     state: PipelineState = PipelineState.FORMING
+    slow_since_ms: int | None = None
 
 
 @dataclass(slots=True)

@@ -20,6 +20,8 @@ from coordinator.gateway.fields import parse_object
 from coordinator.gateway.generate import Generator
 from coordinator.gateway.http_errors import error_response, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
+from coordinator.gateway.openapi.document import PATH as OPENAPI_PATH
+from coordinator.gateway.openapi.document import document
 from coordinator.gateway.quotas import may_use
 from coordinator.ports import ApiKey, ViewSource
 from plait.clock import Clock
@@ -66,6 +68,7 @@ class HttpDoor:
         add("/v1/models", self.models, methods=["GET"])
         add("/v1/models/{model_id:path}", self.model, methods=["GET"])
         app.include_router(chat_router())
+        add(OPENAPI_PATH, self.openapi, methods=["GET"])
         add("/health", self.health, methods=["GET"])
         add("/ready", self.ready, methods=["GET"])
         app.add_exception_handler(PlaitError, _on_plait_error)
@@ -120,6 +123,10 @@ class HttpDoor:
         """GET /v1/models/{id}."""
         await self._authenticate(request)
         return json_response(self._model_entry(self._catalogue.find(model_id)))
+
+    async def openapi(self) -> Response:
+        """GET /openapi.json: the doors as an OpenAPI document; no key."""
+        return json_response(document(self._views.view().software_version))
 
     async def health(self) -> Response:
         """GET /health: the process answers."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from grpc import aio
 
 from node.agent.meter import NodeMeter
 from node.agent.profile import SelfProfile
+from node.agent.punctual import Punctuality
 from node.agent.reports import ReportWriter, command_event, welcome_event
 from node.backoff import Backoff
 from node.core import NodeCore
@@ -84,6 +86,7 @@ class ControlClient:
         self._cached = cached
         self._allows = allows
         self._backoff = Backoff(rng)
+        self._punctuality = Punctuality(time.monotonic)
         self._queue: deque[control_pb2.NodeReport] = deque()
         self._wake = asyncio.Event()
         self._progress_said: tuple[int, str, float] = (0, "", 0.0)
@@ -217,6 +220,7 @@ class ControlClient:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(call))
+                group.create_task(self._punctuality.run())
                 group.create_task(self._beat(welcome.heartbeat_ms))
                 group.create_task(self._measure(attached, channel))
                 group.create_task(self._read(call, group))
@@ -275,7 +279,8 @@ class ControlClient:
         low, high = HEARTBEAT_MS
         interval_s = min(max(heartbeat_ms, low), high) / 1e3
         while True:
-            self._put(self._writer.heartbeat(self._core.state, self._meter.load()))
+            load = replace(self._meter.load(), held_up_ms=self._punctuality.take_ms())
+            self._put(self._writer.heartbeat(self._core.state, load))
             await asyncio.sleep(interval_s)
 
     async def _measure(self, attached: ev.ControlAttached, channel: aio.Channel) -> None:

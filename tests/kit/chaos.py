@@ -43,25 +43,32 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slowed(pid: int, *, factor: float) -> Iterator[None]:
-    """Let a process run for one part in `factor` of the time until the block ends."""
+def stuttering(pid: int, *, runs_s: float, stops_s: float) -> Iterator[None]:
+    """Let a process run and stop it, in turns, until the block ends."""
     is_over = threading.Event()
 
     def run() -> None:
         with contextlib.suppress(ProcessLookupError):
             while not is_over.is_set():
                 os.kill(pid, signal.SIGSTOP)
-                is_over.wait(SLICE_S * (1 - 1 / factor))
+                is_over.wait(stops_s)
                 os.kill(pid, signal.SIGCONT)
-                is_over.wait(SLICE_S / factor)
+                is_over.wait(runs_s)
 
-    thread = threading.Thread(target=run, name="slowing", daemon=True)
+    thread = threading.Thread(target=run, name="stuttering", daemon=True)
     thread.start()
     try:
         yield
     finally:
         is_over.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def slowed(pid: int, *, factor: float) -> Iterator[None]:
+    """Let a process run for one part in `factor` of the time until the block ends."""
+    with stuttering(pid, runs_s=SLICE_S / factor, stops_s=SLICE_S * (1 - 1 / factor)):
+        yield
 
 
 @contextlib.contextmanager
