@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from plait.types import DType, LayerSpan, ModelId, ModelSpec, NodeId
+from plait.types import LayerSpan, ModelId, ModelSpec, NodeId
 from scheduler.allocation.problem import AllocationProblem, Placement
 
 CACHED_SHARE: Final = 0.1
@@ -56,6 +56,11 @@ def moved(problem: AllocationProblem, placements: Iterable[Placement]) -> Moved:
     before = {p.node_id: p for p in problem.held if p.node_id in dtypes}
     after = {p.node_id: p for p in placements}
     cached = CachedLayers(problem)
+    sizes = {  # of a layer, and of the embedding: a network has few models and dtypes
+        (spec.model_id, dtype): (spec.layer_bytes(dtype), spec.embedding_bytes(dtype))
+        for spec in problem.models
+        for dtype in set(dtypes.values())
+    }
     num_layers = num_bytes = fetched_bytes = 0
     for node_id, placement in after.items():
         spec, held = specs[placement.model_id], before.get(node_id)
@@ -64,7 +69,8 @@ def moved(problem: AllocationProblem, placements: Iterable[Placement]) -> Moved:
             if kept is not None and kept.start <= layer < kept.end:
                 continue
             is_twice = layer == spec.num_layers - 1 and placement.span.start == 0
-            size_bytes = _layer_bytes(spec, layer, dtypes[node_id], is_twice=is_twice)
+            own_bytes, end_bytes = sizes[spec.model_id, dtypes[node_id]]
+            size_bytes = own_bytes + end_bytes * _num_ends(spec, layer, is_twice=is_twice)
             num_layers += 1
             num_bytes += size_bytes
             if not cached.has(node_id, spec.model_id, layer):
@@ -81,9 +87,8 @@ def moved(problem: AllocationProblem, placements: Iterable[Placement]) -> Moved:
     )
 
 
-def _layer_bytes(spec: ModelSpec, layer: int, dtype: DType, *, is_twice: bool) -> int:
-    """Its weights; with the embedding of the first, the head of the last. Where one matrix is both
-    (`is_twice`: the node holds the first layer too), it is read once."""
+def _num_ends(spec: ModelSpec, layer: int, *, is_twice: bool) -> int:
+    """Embeddings that are read with it: the first layer's, the last one's head. Where one matrix is
+    both (`is_twice`: the node holds the first layer too), it is read once."""
     is_last = layer == spec.num_layers - 1
-    ends = (layer == 0) + (is_last and not (is_twice and spec.tie_embeddings))
-    return spec.layer_bytes(dtype) + ends * spec.embedding_bytes(dtype)
+    return (layer == 0) + (is_last and not (is_twice and spec.tie_embeddings))
