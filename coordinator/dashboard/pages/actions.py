@@ -1,10 +1,9 @@
 """What buttons do to nodes and plans. Each says what became of it, also where the node is gone."""
 
-from typing import Final
+from typing import Final, Protocol
 
 from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.core.view import NodeView
-from coordinator.dashboard.frame import Frame
 from coordinator.dashboard.live import Action
 from coordinator.dashboard.sources import Sources
 from plait import log
@@ -17,7 +16,13 @@ BANNED_LIMIT_MS: Final = 1
 _log = log.get("dashboard")
 
 
-async def act_on_network(frame: Frame, sources: Sources, action: Action) -> bool:
+class Notices(Protocol):
+    """Where the page shows what became of an action: its frame."""
+
+    def say(self, message: str, *, tone: str = "ok") -> None: ...
+
+
+async def act_on_network(frame: Notices, sources: Sources, action: Action) -> bool:
     """Drain, ban, unban or plan again; whether the action was one of these. Raises PlaitError."""
     match action.name:
         case "drain":
@@ -37,7 +42,7 @@ async def act_on_network(frame: Frame, sources: Sources, action: Action) -> bool
     return True
 
 
-def drain(frame: Frame, sources: Sources, value: str) -> None:
+def drain(frame: Notices, sources: Sources, value: str) -> None:
     """`value` names a node and the incarnation that was shown."""
     node_id, _, incarnation = value.partition(" ")
     node = _node(sources, node_id)
@@ -66,7 +71,7 @@ def drain(frame: Frame, sources: Sources, value: str) -> None:
     frame.say(f"{name} drains: it finishes what runs and takes nothing new.")
 
 
-async def ban(frame: Frame, sources: Sources, node_id: str) -> None:
+async def ban(frame: Notices, sources: Sources, node_id: str) -> None:
     """Out now if it is here, and kept out. Raises InvalidRequestError for one that never was."""
     await sources.register.ban(NodeId(node_id), is_banned=True)
     sources.known_nodes.forget()

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
+from coordinator.core.view import NetworkView
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.loop import Loop
 from coordinator.shell.view_cache import ViewCache
@@ -86,3 +87,35 @@ def test_one_snapshot_serves_all_viewers_of_a_moment() -> None:
     clock.advance(1)
     assert cache.view() is not first
     assert core.num_views == 2
+
+
+class SlowCore(FakeCore):
+    """Takes so long to draw itself."""
+
+    def __init__(self, clock: ManualClock, took_ms: int) -> None:
+        super().__init__()
+        self._clock = clock
+        self._took_ms = took_ms
+
+    def view(self, now_ms: int) -> NetworkView:
+        self._clock.advance(self._took_ms)
+        return super().view(now_ms)
+
+
+def test_a_view_that_takes_long_rests_longer_and_never_for_ever() -> None:
+    clock = ManualClock()
+    slow = SlowCore(clock, took_ms=100)
+    cache = ViewCache(slow, clock, refresh_ms=250)
+    cache.view()
+    clock.advance(1_000)
+    cache.view()
+    assert slow.num_views == 1
+    clock.advance(200)
+    cache.view()
+    assert slow.num_views == 2
+    hanging = SlowCore(clock, took_ms=60_000)
+    cache = ViewCache(hanging, clock, refresh_ms=250)
+    cache.view()
+    clock.advance(3_000)
+    cache.view()
+    assert hanging.num_views == 2
