@@ -1,14 +1,13 @@
 """Enrolment tokens and API keys as HTML. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coordinator.dashboard import figures
 from coordinator.dashboard.markup import button, chip, moment, row, section, table, text
 from coordinator.dashboard.nodes import node_link
 from coordinator.dashboard.paging import Wanted, pager
-from coordinator.ports import ApiKey, EnrolmentToken
+from coordinator.ports import ApiKey, EnrolmentToken, KeyLimits
 
 TOKEN_HEADS: Final = (
     ("Token", ""),
@@ -19,9 +18,7 @@ TOKEN_HEADS: Final = (
     ("", "act"),
 )
 KEY_HEADS: Final = (("Key", ""), ("Whose", ""), ("Rights", ""), ("Created", ""), ("", "act"))
-KEY_FIELDS: Final = frozenset(
-    {"key_id", "display_name", "is_admin", "is_revoked", "created_unix_ms", "weight"}
-)
+LASTING_DAYS: Final = (("", "ever"), ("1", "1 day"), ("30", "30 days"), ("365", "1 year"))
 TOKEN_TONES: Final = {"unused": "ok", "used": "calm", "expired": "warn", "revoked": "bad"}
 VALIDITIES: Final = ((3_600, "1 hour"), (86_400, "1 day"), (604_800, "1 week"))
 
@@ -67,14 +64,15 @@ def draw_key_form() -> str:
         '<form class="form" data-action="create-key">'
         '<label>Whose key<input name="display_name" maxlength="64" autocomplete="off" required '
         'placeholder="a person or a program"></label>'
-        f"{_weight_field()}"
+        f"{_weight_field()}{_limit_fields()}"
         '<label class="check"><input type="checkbox" name="is_admin" value="yes">'
         "May administer the network</label>"
         '<button class="btn btn-primary">Create key</button></form>'
     )
     note = (
         "Clients send it as a bearer token. It is stored hashed and shown once. A key of weight 2 "
-        "is served two tokens in the time in which one of 1 is served one, while both wait."
+        "is served two tokens in the time in which one of 1 is served one, while both wait. Fields "
+        "that are left empty set no limit."
     )
     return section("Create a key", form, description=note)
 
@@ -87,16 +85,25 @@ def draw_keys(keys: Sequence[ApiKey], wanted: Wanted) -> str:
     return section("Keys", body + pager(wanted, len(keys)), aside=f"{valid} valid")
 
 
+def draw_limit_form(keys: Sequence[ApiKey]) -> str:
+    """The form that gives a client's key other limits; nothing without one."""
+    options = _key_options([key for key in keys if not key.is_admin])
+    if not options:
+        return ""
+    form = (
+        '<form class="form" data-action="limit-key">'
+        f'<label>Client\'s key<select name="key_id">{options}</select></label>{_limit_fields()}'
+        '<button class="btn">Change limits</button></form>'
+    )
+    note = "In place of those that it has; fields that are left empty set no limit."
+    return section("Change a key's limits", form, description=note)
+
+
 def draw_weigh_form(keys: Sequence[ApiKey]) -> str:
     """The form that gives a key another weight; nothing without a key that has one."""
-    valid = [key for key in keys if not key.is_revoked]
-    if not valid:
+    options = _key_options(keys)
+    if not options:
         return ""
-    options = "".join(
-        f'<option value="{text(key.key_id)}">{text(key.display_name or key.key_id)}, '
-        f"{key.weight:g}</option>"
-        for key in valid
-    )
     form = (
         '<form class="form" data-action="weigh-key">'
         f'<label>Key<select name="key_id">{options}</select></label>{_weight_field()}'
@@ -112,6 +119,28 @@ def draw_secret(title: str, secret: str, note: str) -> str:
         '<button type="button" class="btn btn-primary" data-copy="#secret">Copy</button></div>'
     )
     return section(title, body, description=text(note))
+
+
+def _key_options(keys: Sequence[ApiKey]) -> str:
+    return "".join(
+        f'<option value="{text(key.key_id)}">{text(key.display_name or key.key_id)}, '
+        f"{key.weight:g}</option>"
+        for key in keys
+        if not key.is_revoked
+    )
+
+
+def _limit_fields() -> str:
+    lasting = "".join(f'<option value="{days}">{title}</option>' for days, title in LASTING_DAYS)
+    return (
+        '<label>Requests a minute<input class="short" name="requests_per_min" type="number" '
+        'min="1" inputmode="numeric"></label>'
+        '<label>Tokens a minute<input class="short" name="tokens_per_min" type="number" min="1" '
+        'inputmode="numeric"></label>'
+        '<label>Models<input name="models" maxlength="500" autocomplete="off" '
+        'placeholder="names, by comma; empty: all"></label>'
+        f'<label>Good for<select name="lasts_days">{lasting}</select></label>'
+    )
 
 
 def _weight_field() -> str:
@@ -159,29 +188,32 @@ def _key_cells(key: ApiKey) -> tuple[str, ...]:
     return (
         f'<span class="mono">{text(key.key_id)}</span>',
         text(key.display_name) or figures.DASH,
-        rights + f'<span class="cell-note">{text(_kind(key))}</span>',
+        rights
+        + f'<span class="cell-note">{_kind(key)}</span>'
+        + f'<span class="cell-note">{_limits(key.limits)}</span>',
         moment(key.created_unix_ms),
         revoke,
     )
 
 
 def _kind(key: ApiKey) -> str:
-    """What it may do, and whatever else the store says of it."""
     weight = "" if key.weight == 1.0 else f", weight {key.weight:g}"
-    more = "".join(f", {said}" for said in _said(key, KEY_FIELDS))
-    return ("admin" if key.is_admin else "client") + weight + more
+    return ("admin" if key.is_admin else "client") + weight
 
 
-def _said(record: object, known: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Fields that say something, by name, those of records within a record too."""
-    if not is_dataclass(record):
-        return
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name in known or value in (None, "", (), 0):
-            continue
-        if is_dataclass(value):
-            yield from _said(value)
-        else:
-            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
-            yield f"{field.name.replace('_', ' ')} {shown}"
+def _limits(limits: KeyLimits) -> str:
+    """What a client's key may ask for, in words; "" where there is no limit."""
+    parts = [
+        f"{figures.count(most)} {what} a minute"
+        for most, what in (
+            (limits.requests_per_min, "requests"),
+            (limits.tokens_per_min, "tokens"),
+        )
+        if most is not None
+    ]
+    if limits.models:
+        parts.append(f"only {', '.join(limits.models)}")
+    drawn = text("; ".join(parts))
+    if limits.expires_unix_ms is not None:
+        drawn += f"{'; ' if parts else ''}until {moment(limits.expires_unix_ms)}"
+    return drawn

@@ -10,7 +10,7 @@ from coordinator.dashboard import access, figures, layers, nodes, overview, requ
 from coordinator.dashboard.live import parse_action
 from coordinator.dashboard.paging import Wanted
 from coordinator.dashboard.snapshot import SharedSnapshot, Snapshot
-from coordinator.ports import ApiKey, EnrolmentToken, NodeTelemetry, TelemetryHealth
+from coordinator.ports import ApiKey, EnrolmentToken, KeyLimits, NodeTelemetry, TelemetryHealth
 from plait.clock import ManualClock
 from plait.types import NodeId
 from plait.wire.telemetry import PresenceState
@@ -102,7 +102,9 @@ def test_every_foreign_text_is_escaped() -> None:
     )
     key = ApiKey(key_id=EVIL, display_name=EVIL, is_admin=True, is_revoked=False, created_unix_ms=0)
     drawn += access.draw_tokens([token], ALL, {}) + access.draw_keys([key], ALL)
-    drawn += access.draw_weigh_form([key])
+    drawn += access.draw_weigh_form([key]) + access.draw_limit_form(
+        [dataclasses.replace(key, is_admin=False, limits=KeyLimits(models=(EVIL,)))]
+    )
     drawn += access.draw_secret(EVIL, EVIL, EVIL)
     assert "<img" not in drawn
     assert not re.search(r'"[^"<>]*onerror="', drawn)

@@ -8,17 +8,28 @@ import pytest
 
 from coordinator.core import events as ev
 from coordinator.core.view import NetworkView
-from coordinator.dashboard import events, models, network_map, node, nodes, plan, request, requests
+from coordinator.dashboard import (
+    access,
+    events,
+    models,
+    network_map,
+    node,
+    nodes,
+    plan,
+    request,
+    requests,
+)
 from coordinator.dashboard.cached import Cached
 from coordinator.dashboard.history import NodeSeries
 from coordinator.dashboard.live import Action
+from coordinator.dashboard.pages.access import parse_limits
 from coordinator.dashboard.pages.actions import act_on_network
 from coordinator.dashboard.paging import PAGE_SIZE, Choice, filter_form, pager, wanted_of
 from coordinator.dashboard.sessions import SessionStore
 from coordinator.dashboard.snapshot import SharedSnapshot, Snapshot
 from coordinator.dashboard.sources import Sources
 from coordinator.dashboard.whatif import Supposed, changes_of, fingerprint, parse_supposed, suppose
-from coordinator.ports import PlanPreview
+from coordinator.ports import KeyLimits, PlanPreview
 from plait.clock import ManualClock
 from plait.errors import InvalidRequestError
 from plait.types import NodeId
@@ -34,7 +45,7 @@ from tests.unit.dashboard.fake_sources import (
     fake_chronicle,
     past_request,
 )
-from tests.unit.dashboard.fakes import admin_and_client, network_view
+from tests.unit.dashboard.fakes import CLIENT_KEY, admin_and_client, network_view
 from tests.unit.dashboard.test_drawing import EVIL, snapshot
 
 ONE = "nabcdefgh00000000"
@@ -226,6 +237,21 @@ def test_a_preview_is_old_once_somebody_moves() -> None:
     assert fingerprint(view) != fingerprint(
         dataclasses.replace(view, nodes=(moved, *view.nodes[1:]))
     )
+
+
+def test_limits_of_keys_are_read_shown_and_wrong_ones_named() -> None:
+    fields = {"requests_per_min": "5", "models": "a, b", "lasts_days": "30", "tokens_per_min": ""}
+    limits = parse_limits(fields, 1_000)
+    assert limits == KeyLimits(
+        requests_per_min=5, models=("a", "b"), expires_unix_ms=1_000 + 30 * 86_400_000
+    )
+    assert parse_limits({}, 0) == KeyLimits()
+    for wrong in ("0", "-1", "1.5", "x", "9" * 40):
+        with pytest.raises(InvalidRequestError, match="tokens per min"):
+            parse_limits({"tokens_per_min": wrong}, 0)
+    key = dataclasses.replace(admin_and_client().keys[CLIENT_KEY], limits=limits)
+    drawn = access.draw_keys([key], wanted_of("keys", {}, ()))
+    assert "5 requests a minute; only a, b; until" in drawn
 
 
 def everything(shown: Snapshot) -> str:
