@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from node.engine.device import Device, pick_device
-from node.engine.layouts.coded import coded_linear, random_coded
+from node.engine.layouts.coded import random_coded
+from node.engine.layouts.coded_tiles import coded_linear
 from node.engine.measure import measure_device, measure_layer
 from node.engine.runner import Runner
 from plait.models.coded import CodeKind

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from node.engine.device import Device
-from node.engine.layouts.coded import CodedWeight, coded_linear, random_coded, stored_kind
+from node.engine.layouts.coded import CodedWeight, random_coded, stored_kind
+from node.engine.layouts.coded_tiles import coded_linear
 from node.engine.layouts.grouped import GroupedWeight, group_for, quantize_grouped
 from node.engine.layouts.half import HalfLinear, can_half, padded_rows, require_half
 from node.engine.layouts.int4 import Int4Linear, can_int4
@@ -27,7 +28,7 @@ Make = Callable[[Tensor, Tensor | None], Linear]
 _ROWS = (1, 4, 8)
 """A lone request, a few, and a full batch: a layout should be good at all of them."""
 
-_TILE_SIZES = (1 << 17, 1 << 16, 1 << 18)
+_TILE_SIZES = (1 << 19, 1 << 18, 1 << 20)
 _CUDA_TILE_SIZES = (1 << 24, 1 << 22)
 _BUDGET_S = 0.03
 _MEASURED_PARAMS_MAX = 16_000_000

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.engine.layouts.tiles import TiledLinear
 from node.engine.linear import Linear
 from node.engine.tensor_bytes import num_bytes
 from plait.models.coded import CodedMatrix, CodeKind
@@ -16,10 +15,10 @@ from plait.types import ModelSpec
 
 _NIBBLE = 15
 _GROUP_COLUMNS = 32
-_FLOAT8_SCALE = 256.0
+FLOAT8_SCALE = 256.0
 """A float8's bits inside a float16 are 2 ** (15 - 7) times too small: the biases differ."""
 
-_UPPER_BITS = {CodeKind.UINT5: 1, CodeKind.UINT6: 2}
+UPPER_BITS = {CodeKind.UINT5: 1, CodeKind.UINT6: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,7 +121,7 @@ class CodedWeight:
         scale = _product(self.scale[start:end], _rows(self.scale_codes, start, end))
         values = self._numbers(start, end, space)
         if self.kind is CodeKind.FLOAT8:
-            _grouped(values, scale * _FLOAT8_SCALE, torch.Tensor.mul_)
+            _grouped(values, scale * FLOAT8_SCALE, torch.Tensor.mul_)
         else:
             _grouped(values, scale, torch.Tensor.mul_)
         least_codes = _rows(self.least_codes, start, end)
@@ -133,23 +132,36 @@ class CodedWeight:
             _grouped(values, _product(scale, least_codes), torch.Tensor.sub_)
         return values
 
-    def _numbers(self, start: int, end: int, space: Tensor) -> Tensor:
+    def codes(self, start: int, end: int) -> Tensor:
+        """Of rows [start, end), one a byte, uint8 (rows, in)."""
         low = self.low[start:end]
-        if self.kind is CodeKind.INT8:
-            return space.copy_(low.view(torch.int8))
-        if self.kind is CodeKind.FLOAT8:
-            # The sign spreads over bits 7 to 15, and is wanted in 15 alone: 14 is the exponent's.
-            bits = low.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(~0x4000)
-            return space.copy_(bits.view(torch.float16))
+        if self.kind.bits == 8:
+            return low
         half = low.shape[1]
         codes = torch.empty((len(low), 2 * half), dtype=torch.uint8, device=low.device)
         torch.bitwise_and(low, _NIBBLE, out=codes[:, :half])
         torch.bitwise_right_shift(low, 4, out=codes[:, half:])
         if self.high is not None:
-            _add_upper(codes, self.high[start:end], _UPPER_BITS[self.kind])
+            _add_upper(codes, self.high[start:end], UPPER_BITS[self.kind])
+        return codes
+
+    def _numbers(self, start: int, end: int, space: Tensor) -> Tensor:
+        low = self.low[start:end]
+        if self.kind is CodeKind.INT8:
+            return space.copy_(low.view(torch.int8))
+        if self.kind is CodeKind.FLOAT8:
+            return space.copy_(wide_float8(low))
+        codes = self.codes(start, end)
         if self.offset == 0:
             return space.copy_(codes)
         return space.copy_(codes.view(torch.int8).sub_(self.offset))
+
+
+def wide_float8(low: Tensor) -> Tensor:
+    """Bits of float8 (uint8) as float16, `FLOAT8_SCALE` times too small."""
+    # The sign spreads over bits 7 to 15, and is wanted in 15 alone: 14 is the exponent's.
+    bits = low.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(~0x4000)
+    return bits.view(torch.float16)
 
 
 class SelectedLinear:
@@ -170,12 +182,6 @@ class SelectedLinear:
 
     def plus(self, rows: Tensor, residual: Tensor) -> Tensor:
         return self._inner.plus(rows.index_select(1, self._columns), residual)
-
-
-def coded_linear(weight: CodedWeight, bias: Tensor | None, *, tile_elements: int) -> Linear:
-    """y = x Wᵀ + b, dense `tile_elements` at a time."""
-    tiled = TiledLinear(weight, bias, tile_elements=tile_elements)
-    return tiled if weight.columns is None else SelectedLinear(tiled, weight.columns)
 
 
 def stored_kind(spec: ModelSpec) -> CodeKind | None:
@@ -221,7 +227,7 @@ def _packed(codes: Tensor, kind: CodeKind) -> tuple[Tensor, Tensor | None]:
         return codes.contiguous(), None
     left, right = (codes & _NIBBLE).chunk(2, dim=1)
     low = left | right << 4
-    width = _UPPER_BITS.get(kind)
+    width = UPPER_BITS.get(kind)
     if width is None:
         return low, None
     fields = (codes >> 4).chunk(8 // width, dim=1)

@@ -13,7 +13,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine.layouts.coded import CodedWeight, coded_linear, random_coded
+from node.engine.layouts.coded import CodedWeight, random_coded
+from node.engine.layouts.coded_tiles import CodedLinear, coded_linear, fits_tiles
+from node.engine.layouts.tiles import TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, stacked, with_rows
 from node.engine.linear import PlainLinear
 from node.engine.measure import measure_layer
@@ -64,17 +66,53 @@ def test_codes_are_packed_without_loss_and_in_the_files_bytes(quant: Quant) -> N
     assert weight.weight_bytes <= 1.03 * (40 * WIDTH // elements * size)
 
 
-@pytest.mark.parametrize("quant", [Quant.Q4_K, Quant.Q6_K, Quant.Q8_0], ids=lambda q: q.name)
-def test_products_are_those_of_the_dense_weight(quant: Quant) -> None:
-    weight, dense = coded(quant)
-    bias, rows = torch.randn(40, generator=RANDOM), torch.randn(5, WIDTH, generator=RANDOM)
+@pytest.mark.parametrize("num_rows", [1, 5, 40])
+@pytest.mark.parametrize("quant", QUANTS, ids=lambda quant: quant.name)
+def test_products_are_those_of_the_dense_weight(quant: Quant, num_rows: int) -> None:
+    """Few rows meet the codes, many the dense tile; the last tile is narrower, and padded."""
+    weight, dense = coded(quant, 45)
+    bias, rows = torch.randn(45, generator=RANDOM), torch.randn(num_rows, WIDTH, generator=RANDOM)
     linear = coded_linear(weight, bias, tile_elements=3 * WIDTH)
+    assert isinstance(linear, CodedLinear)
+    assert linear.weight_bytes <= 48 / 45 * weight.weight_bytes + 4 * 45
     expected = PlainLinear(dense, bias)
     torch.testing.assert_close(linear(rows), expected(rows), atol=1e-4, rtol=1e-4)
-    residual = torch.ones(5, 40)
+    residual = torch.ones(num_rows, 45)
     torch.testing.assert_close(
         linear.plus(rows, residual), expected.plus(rows, residual), atol=1e-4, rtol=1e-4
     )
+
+
+def test_groups_that_bytes_do_not_divide_are_made_dense_row_by_row() -> None:
+    rng = np.random.default_rng(4)
+    matrix = CodedMatrix(
+        kind=CodeKind.UINT5,
+        codes=rng.integers(0, 32, (6, WIDTH), dtype=np.uint8),
+        scale=rng.normal(size=(6, WIDTH // 4)).astype(np.float16),
+    )
+    weight, rows = CodedWeight.of(matrix, CPU.torch_device), torch.randn(2, WIDTH, generator=RANDOM)
+    linear = coded_linear(weight, None, tile_elements=4 * WIDTH)
+    assert not fits_tiles(weight) and isinstance(linear, TiledLinear)
+    expected = rows @ torch.from_numpy(matrix.dense()).t()
+    torch.testing.assert_close(linear(rows), expected, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [2, 200])
+def test_floats_of_a_byte_and_zero_points_are_multiplied_as_they_are(num_rows: int) -> None:
+    rng, rows = np.random.default_rng(5), torch.randn(num_rows, WIDTH, generator=RANDOM)
+    finite = rng.integers(0, 256, (16, WIDTH), dtype=np.uint8) & np.uint8(0xF7)
+    scale = rng.normal(size=(16, 2)).astype(np.float32)
+    points = rng.integers(1, 16, (16, 2), dtype=np.uint8)
+    for matrix in (
+        CodedMatrix(kind=CodeKind.FLOAT8, codes=finite, scale=0.01 * scale),
+        CodedMatrix(
+            kind=CodeKind.UINT4, codes=finite & np.uint8(15), scale=scale, least_codes=points
+        ),
+    ):
+        linear = coded_linear(CodedWeight.of(matrix, CPU.torch_device), None, tile_elements=1)
+        assert isinstance(linear, CodedLinear)
+        expected = rows @ torch.from_numpy(matrix.dense()).t()
+        torch.testing.assert_close(linear(rows), expected, atol=2e-3, rtol=1e-4)
 
 
 def test_alike_weights_become_one_and_others_are_stacked() -> None:
