@@ -17,7 +17,7 @@ from coordinator.core.view import (
 )
 from plait.types import GuessTotals, ModelSpec, NodeId, StepTotals
 from plait.types.weights import WeightTotals
-from scheduler.cost import stage_cost
+from scheduler.cost import StageCost, stage_cost
 
 
 def build_view(
@@ -66,14 +66,6 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         spec = next(iter(state.models.values()))
     cost = stage_cost(profile, spec) if profile is not None and spec is not None else None
     weights = load.weights if load is not None else WeightTotals()
-    predicted_ms = 0.0
-    if cost is not None and spec is not None and node.span is not None:
-        predicted_ms = cost.decode_ms(
-            len(node.span),
-            max(1, len(node.pipelines)),
-            is_first=node.span.start == 0,
-            is_last=node.span.end == spec.num_layers,
-        )
     return NodeView(
         node_id=node.node_id,
         display_name=node.display_name,
@@ -100,7 +92,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         kv_tokens_reserved=node.kv_tokens_reserved,
         num_requests=len(node.pipelines),
         stage_ms=load.stage_ms if load is not None else 0.0,
-        predicted_stage_ms=predicted_ms,
+        predicted_stage_ms=_predicted_ms(node, spec, cost),
         tokens_total=load.tokens_total if load is not None else 0,
         sent_bytes_total=load.sent_bytes_total if load is not None else 0,
         frames_dropped_total=load.frames_dropped_total if load is not None else 0,
@@ -120,6 +112,18 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         steps=load.steps if load is not None else StepTotals(),
         guesses=load.guesses if load is not None else GuessTotals(),
         hops=hops,
+    )
+
+
+def _predicted_ms(node: NodeRecord, spec: ModelSpec | None, cost: StageCost | None) -> float:
+    """Of a step of the node's span for what runs there now; 0.0 where it holds none."""
+    if cost is None or spec is None or node.span is None:
+        return 0.0
+    return cost.decode_ms(
+        len(node.span),
+        max(1, len(node.pipelines)),
+        is_first=node.span.start == 0,
+        is_last=node.span.end == spec.num_layers,
     )
 
 

@@ -72,7 +72,6 @@ class NodeRuntime:
         self._clock = clock
         self._keep = keep
         self._drafter = drafter
-        self.draft_refusal: Reason | None = None
         self._pending: deque[ev.Event] = deque()
         self._is_handling = False
         self._is_closed = False
@@ -227,7 +226,6 @@ class NodeRuntime:
         refusal = await self._drafter.check(effect.spec, effect.source)
         if refusal is not None:
             _log.warning("draft_model_refused", reason=refusal.code, message=refusal.message)
-        self.draft_refusal = refusal
         self.post(ev.DraftModelChecked(fits=refusal is None))
 
     def _reserve(self, effect: ef.ReserveKv) -> None:
