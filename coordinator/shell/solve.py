@@ -11,6 +11,8 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.ports import Inbox
 from coordinator.shell.solve_process import LENGTH_BYTES, Answer
+from plait.clock import SystemClock
+from plait.computing import Allowance
 from plait.errors import ServiceError
 from plait.log import get
 from plait.types import Reason
@@ -19,6 +21,7 @@ from scheduler.allocation.problem import Allocation, AllocationProblem
 COMMAND: Final = (sys.executable, "-m", "coordinator.shell.solve_process")
 ANSWER_BYTES_MAX: Final = 64 << 20
 STOP_S: Final = 2.0
+LOOK_S: Final = 0.5
 log = get("solver")
 
 
@@ -32,8 +35,9 @@ class SolverError(ServiceError):
 class Solver:
     """Performs SolveAllocation, the newest epoch first: a newer question replaces a waiting one.
 
-    The process is started with the first question and kept warm. An answer later than the problem's
-    own limit plus `grace_s` kills it; a fresh one is then asked for a greedy plan.
+    The process is started with the first question and kept warm. More
+    computing for it than the problem's own limit and `grace_s`, or a hang as long, ends it; a fresh
+    one is then asked for a greedy plan.
     """
 
     def __init__(
@@ -98,10 +102,9 @@ class Solver:
         failed = Reason(code="solver_failed", message="the solver was not tried")
         for limit_s in (effect.problem.time_limit_s + self._grace_s, self._grace_s):
             try:
-                async with asyncio.timeout(limit_s):
-                    return await self._ask(effect.problem, trouble)
-            except TimeoutError:
-                message = f"the solver gave no plan within {limit_s:.0f} s and was stopped"
+                return await self._within(limit_s, effect.problem, trouble)
+            except TimeoutError as late:
+                message = f"the solver gave no plan within {late} and was stopped"
                 failed = Reason(code="solver_timeout", message=message)
             except (SolverError, OSError) as error:
                 message = f"the solver's process failed: {error}"
@@ -110,6 +113,25 @@ class Solver:
             trouble = failed.message
             log.warning("solver_failed", epoch=effect.epoch, because=trouble)
         return failed, ()
+
+    async def _within(
+        self, limit_s: float, problem: AllocationProblem, trouble: str | None
+    ) -> Answer:
+        """Raises TimeoutError, saying how long that was, where the process computes longer, or
+        hangs."""
+        allowance = Allowance(limit_s, self.process_id, clock=SystemClock())
+        asked = asyncio.ensure_future(self._ask(problem, trouble))
+        try:
+            while True:
+                await asyncio.wait({asked}, timeout=min(LOOK_S, limit_s))
+                if asked.done():
+                    return asked.result()
+                spent = allowance.spent(self.process_id)
+                if spent is not None:
+                    raise TimeoutError(spent)
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
 
     async def _ask(self, problem: AllocationProblem, trouble: str | None) -> Answer:
         process = await self._warm()

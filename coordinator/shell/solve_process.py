@@ -8,9 +8,11 @@ write to standard output goes nowhere.
 import os
 import pickle
 import sys
+from dataclasses import replace
 from typing import BinaryIO, Final
 
 from plait.clock import SystemClock
+from plait.computing import busyness
 from plait.errors import PlaitError
 from plait.types import Reason
 from scheduler.allocation import allocate, allocate_greedy
@@ -29,7 +31,9 @@ def solve(problem: AllocationProblem, trouble: str | None) -> Answer:
     """The plan, or why there is none. With `trouble` a greedy plan that warns of it."""
     try:
         if trouble is None:
-            plan = allocate(problem, clock=SystemClock())
+            # Solvers count seconds that pass: on a busy machine they have more of them.
+            limit_s = busyness() * problem.time_limit_s
+            plan = allocate(replace(problem, time_limit_s=limit_s), clock=SystemClock())
         else:
             plan = allocate_greedy(problem, warnings=(trouble,), clock=SystemClock())
     except PlaitError as error:

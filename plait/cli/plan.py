@@ -59,7 +59,10 @@ def run(
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="KV slots on every node.", show_default="the pool's")
     ] = None,
-    time_limit_s: Annotated[float, typer.Option(min=0.1, help="For the solver.")] = 10.0,
+    time_limit_s: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds that the solver may compute, then the greedy plan."),
+    ] = 10.0,
     is_explained: Annotated[
         bool, typer.Option("--explain", help="Say why each node got its layers.")
     ] = False,

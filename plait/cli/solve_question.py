@@ -1,6 +1,6 @@
 """What `plait plan` asks a solver's process, and its answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.clock import SystemClock
 from plait.errors import PlaitError
@@ -42,6 +42,14 @@ class SharedQuestion:
 Question = PoolQuestion | SharedQuestion | ClusterQuestion | AllocationProblem
 Plan = PoolPlan | SharedPlan | ClusterPlan | Allocation
 Answer = Plan | Reason
+
+
+def prolonged(question: Question, times: float) -> Question:
+    """The same question with a limit so many times as long."""
+    if isinstance(question, AllocationProblem):
+        return replace(question, time_limit_s=times * question.time_limit_s)
+    wish = replace(question.wish, time_limit_s=times * question.wish.time_limit_s)
+    return replace(question, wish=wish)
 
 
 def answer(question: Question) -> Answer:

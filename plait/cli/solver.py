@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from plait.cli.solve_question import ClusterQuestion, PoolQuestion, Question, SharedQuestion
 from plait.clock import SystemClock
+from plait.computing import Allowance
 from plait.errors import UnavailableError
 from plait.types import Reason
 from scheduler.allocation import Allocation, AllocationProblem, allocate_greedy
@@ -25,8 +26,9 @@ from scheduler.planning.pool import PoolPlan, plan_pool
 from scheduler.planning.share import SharedPlan, share_pool
 
 GRACE_S: Final = 5.0
-"""More than the solver's own limit: to start, to search, to answer."""
+"""More than the solver's own limit, all of it computing: to start, to search, to answer."""
 STOP_S: Final = 2.0
+LOOK_S: Final = 0.5
 COMMAND: Final = (sys.executable, "-m", "plait.cli.solve_process")
 SHARED_TIMES: Final = 4
 """A plan for several models is made of many: each has so little of the solver's limit, all together
@@ -135,9 +137,7 @@ class Solver:
         except OSError as error:
             raise _TroubleError(f"its process did not start: {error}") from error
         try:
-            content, _ = process.communicate(pickle.dumps(question), timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise _TroubleError(f"it gave no plan within {limit_s:.0f} s and was stopped") from None
+            content = _answer(process, pickle.dumps(question), limit_s)
         finally:
             _end(process)
         if process.returncode != 0:
@@ -147,6 +147,22 @@ class Solver:
         except Exception as error:  # the root of a foreign answer: pickle raises whatever it likes
             raise _TroubleError(f"its answer cannot be read: {error}") from error
         return found
+
+
+def _answer(process: subprocess.Popen[bytes], question: bytes, limit_s: float) -> bytes:
+    """What it writes. Raises _TroubleError where it computes longer than that, or hangs."""
+    allowance = Allowance(limit_s, process.pid, clock=SystemClock())
+    unsent: bytes | None = question
+    while True:
+        try:
+            return process.communicate(unsent, timeout=min(LOOK_S, limit_s))[0]
+        except subprocess.TimeoutExpired:
+            unsent = None  # it goes on with what it was given first
+            spent = allowance.spent(process.pid)
+        if spent is not None:
+            raise _TroubleError(
+                f"it gave no plan within {spent} and was stopped; `--time-limit-s` gives it more"
+            )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -84,7 +84,8 @@ def _solve_with(
         program += variable <= pulp.lpSum([use for _, use in _own(columns, uses, model_id)])
     program.solve(_solver(name, time_limit_s, gap=GAP * most))
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        raise SolverFailedError(f"status {pulp.LpStatus[program.status]}")
+        status = pulp.LpStatus[program.status].lower()
+        raise SolverFailedError(f"{status} within {time_limit_s:g} s")
     is_optimal = program.sol_status == pulp.LpSolutionOptimal
     return PatternSolution(
         uses=tuple(round(use.value() or 0.0) for use in uses),

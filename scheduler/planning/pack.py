@@ -118,7 +118,8 @@ def _pack_with(
     program, uses, _ = _program([patterns[i] for i in kept], classes, is_whole=True)
     program.solve(_solver(name, time_limit_s, gap=gap))
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        raise NoSolverError(f"status {pulp.LpStatus[program.status]}")
+        status = pulp.LpStatus[program.status].lower()
+        raise NoSolverError(f"{status} within {time_limit_s:g} s")
     times = [0] * len(patterns)
     for index, use in zip(kept, uses, strict=True):
         times[index] = round(use.value() or 0.0)
