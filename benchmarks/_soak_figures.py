@@ -25,6 +25,7 @@ from rich.console import Console
 from benchmarks._bars import Bar, add_options, judge, write_figures
 from benchmarks._soak_load import Load
 from benchmarks._soak_samples import Growth, Sampler
+from benchmarks._soak_tasks import num_tasks
 from plait.cli.children import Child
 from plait.cli.local_network import LocalNetwork
 from plait.types import ModelSpec
@@ -117,7 +118,7 @@ def main() -> None:
             serving_network(
                 home, str(home / "tiny"), spec, num_stages=NUM_STAGES, num_spares=NUM_STAGES
             ) as network,
-            Sampler(lambda: _processes(network)) as sampler,
+            Sampler(lambda: _processes(network), lambda name: num_tasks(network, name)) as sampler,
             Load(network, options.seed) as load,
         ):
             chaos = Chaos(network, spec, random.Random(options.seed))
@@ -174,6 +175,7 @@ def _report(console: Console, chaos: Chaos, load: Load, growths: list[Growth]) -
             f"{growth.name}: {growth.rss_mib:.0f} MiB ({growth.rss_percent:+.1f} %), "
             f"{growth.num_threads:.0f} threads ({growth.threads_percent:+.1f} %), "
             f"{growth.num_descriptors:.0f} descriptors ({growth.descriptors_percent:+.1f} %), "
+            f"{growth.num_tasks:.0f} tasks ({growth.tasks_percent:+.1f} %), "
             f"{growth.num_samples} samples",
             highlight=False,
         )
@@ -185,7 +187,7 @@ def _bars(load: Load, growths: list[Growth]) -> list[Bar]:
         Bar(name="requests that failed", measured=len(answers.failed), most=0),
         Bar(name="answers that changed", measured=len(answers.changed), most=0),
     ]
-    for what in ("rss", "threads", "descriptors"):
+    for what in ("rss", "threads", "descriptors", "tasks"):
         worst = max((getattr(growth, f"{what}_percent") for growth in growths), default=0.0)
         bars.append(
             Bar(name=f"growth of {what}", measured=worst, most=GROWTH_PERCENT_MAX, unit="%")

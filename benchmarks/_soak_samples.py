@@ -15,14 +15,18 @@ SAMPLES_MIN: Final = 20
 WOBBLE: Final = 1.0
 """A neighbour's stream more or less is no leak: counts are about twenty."""
 
+TASKS_WOBBLE: Final = 4.0
+"""A stream has three tasks, a call one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one process at one moment."""
+    """Of one process at one moment. `num_tasks` None: it did not say."""
 
     rss_bytes: int
     num_threads: int
     num_descriptors: int
+    num_tasks: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +39,24 @@ class Growth:
     rss_percent: float
     threads_percent: float
     descriptors_percent: float
+    tasks_percent: float
     rss_mib: float
     num_threads: float
     num_descriptors: float
+    num_tasks: float
 
 
 class Sampler:
     """Samples `processes()` (a name and a process id each) in a thread while its block lasts. A
-    name whose process was replaced begins anew."""
+    name whose process was replaced begins anew. `num_tasks` asks one how many tasks it has."""
 
-    def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        processes: Callable[[], Mapping[str, int]],
+        num_tasks: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
         self._processes = processes
+        self._num_tasks = num_tasks
         self._samples: dict[tuple[str, int], list[Sample]] = {}
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -65,7 +76,10 @@ class Sampler:
                     process = psutil.Process(pid)
                     with process.oneshot():
                         sample = Sample(
-                            process.memory_info().rss, process.num_threads(), process.num_fds()
+                            process.memory_info().rss,
+                            process.num_threads(),
+                            process.num_fds(),
+                            self._num_tasks(name),
                         )
                 except psutil.Error:  # it has just ended
                     continue
@@ -88,6 +102,8 @@ def _growth(name: str, samples: list[Sample]) -> Growth:
     warm = samples[int(len(samples) * WARM_UP) :]
     part = max(1, len(warm) // 4)
     first, last = warm[:part], warm[-part:]
+    tasks = [[s.num_tasks for s in each if s.num_tasks is not None] for each in (first, last)]
+    tasks_before, tasks_after = (statistics.median(each) if each else 1.0 for each in tasks)
 
     def percent(of: Callable[[Sample], float], *, wobble: float = 0.0) -> float:
         before = statistics.median(map(of, first))
@@ -99,7 +115,9 @@ def _growth(name: str, samples: list[Sample]) -> Growth:
         rss_percent=percent(lambda sample: sample.rss_bytes),
         threads_percent=percent(lambda sample: sample.num_threads, wobble=WOBBLE),
         descriptors_percent=percent(lambda sample: sample.num_descriptors, wobble=WOBBLE),
+        tasks_percent=100.0 * ((tasks_after - TASKS_WOBBLE) / tasks_before - 1.0),
         rss_mib=statistics.median(sample.rss_bytes for sample in last) / 2**20,
         num_threads=statistics.median(sample.num_threads for sample in last),
         num_descriptors=statistics.median(sample.num_descriptors for sample in last),
+        num_tasks=tasks_after,
     )

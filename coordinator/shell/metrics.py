@@ -1,12 +1,13 @@
 """Prometheus: the snapshot's figures at /metrics, for whoever has an admin key."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from coordinator.core.view import NetworkView
@@ -114,6 +115,7 @@ def metrics_router(
     router = APIRouter(include_in_schema=False)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(views, telemetry))
+    tasks = Gauge("plait_tasks", "Tasks of the coordinator's loop", registry=registry)
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -126,6 +128,7 @@ def metrics_router(
             return Response("an admin key is needed\n", 401, {"www-authenticate": "Bearer"})
         if not key.is_admin:
             return Response("an admin key is needed\n", 403)
+        tasks.set(len(asyncio.all_tasks()))
         text = generate_latest(registry) + generate_latest(latencies.registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -1,7 +1,9 @@
 """What the node does, in figures, for its owner's screens: a small file, written once a second."""
 
+import asyncio
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -40,7 +42,8 @@ class ServingFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFigures:
-    """One look. `uptime_s` of this process; `limits` and `notes` are lines for people.
+    """One look. `uptime_s` of this process, `num_tasks` on its loop: a count that grows and grows
+    is a leak; `limits` and `notes` are lines for people.
 
     `memory_max_bytes` is what the engine may use, None for what is free.
     """
@@ -54,12 +57,20 @@ class NodeFigures:
     power_w: float | None
     other_gpu_mb: float | None
     serving: ServingFigures | None
+    num_tasks: int = 0
+
+
+def _tasks_of_loop() -> int:
+    return len(asyncio.all_tasks())
 
 
 class FiguresFile:
     """Writes and reads the file of a node's folder."""
 
-    def __init__(self, home: Path, clock: Clock) -> None:
+    def __init__(
+        self, home: Path, clock: Clock, num_tasks: Callable[[], int] = _tasks_of_loop
+    ) -> None:
+        self._num_tasks = num_tasks
         self._path = home / FILE
         self._clock = clock
         self._start_ms = clock.monotonic_ms()
@@ -78,6 +89,7 @@ class FiguresFile:
             power_w=reading.power_w,
             other_gpu_mb=reading.other_gpu_process_mb,
             serving=serving,
+            num_tasks=self._num_tasks(),
         )
         content = asdict(figures) | {"pid": os.getpid(), "unix_ms": self._clock.unix_ms()}
         draft = self._path.with_name(FILE + ".new")

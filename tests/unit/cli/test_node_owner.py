@@ -82,10 +82,11 @@ async def test_figures_are_written_read_and_shown(
         sent_bytes=5_000,
         received_bytes=1_000,
     )
-    FiguresFile(tmp_path, clock).write(owner, serving)
+    FiguresFile(tmp_path, clock, lambda: 17).write(owner, serving)
     owner.stop()
     figures = read_figures(tmp_path, clock)
     assert figures is not None and figures.serving == serving
+    assert figures.num_tasks == 17
     assert figures.limits == ("temp_max_c = 80 (--set)", "up_mbit = 8 (--set)")
     monkeypatch.setenv("COLUMNS", "120")
     async with StatusKeeper(tmp_path, clock, lambda _: None) as status:

@@ -54,6 +54,7 @@ async def test_figures_are_those_of_the_snapshot() -> None:
     assert samples["plait_telemetry_dropped_total", ("topic_foreign",)] == 1
     assert samples["plait_telemetry_messages_total", ()] == 3
     assert samples["plait_telemetry_nodes", ("lost",)] == 1
+    assert samples["plait_tasks", ()] >= 1
     assert samples["plait_telemetry_nodes", ("left",)] == 0
     assert samples["plait_request_ttft_seconds_count", ("m",)] == 2
     assert samples["plait_request_ttft_seconds_bucket", ("0.5", "m")] == 1
