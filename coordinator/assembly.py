@@ -121,13 +121,7 @@ def assemble(around: Surroundings) -> Parts:
         inbox=inbox,
         views=views,
         control=control,
-        weights=WeightsService(
-            WeightCopies([model.source for model in around.models], models_dir()),
-            attached=control.addresses,
-            round_trips=partial(measured_ways, cached),
-            clock=clock,
-            rng=random.SystemRandom(),
-        ),
+        weights=_weights(around, control, cached),
         gateway=gateway,
         solver=solver,
         journal=journal,
@@ -213,6 +207,16 @@ def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> C
         telemetry_prefix=telemetry.prefix,
     )
     return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
+
+
+def _weights(around: Surroundings, control: ControlService, views: ViewCache) -> WeightsService:
+    return WeightsService(
+        WeightCopies([model.source for model in around.models], models_dir()),
+        attached=control.addresses,
+        round_trips=partial(measured_ways, views),
+        clock=around.clock,
+        rng=random.SystemRandom(),
+    )
 
 
 def _gateway(

@@ -182,21 +182,19 @@ class Node:
             rng=self._rng,
             pace=self._pace,
         )
-        self._weights = NodeWeights(
-            config,
-            gate if gate is not None else Gate(),
-            clock,
-            to_coordinator=self._channel_to_coordinator,
-            to_node=self._channel_to_node,
-        )
+        channels = (self._channel_to_coordinator, self._channel_to_node)
+        self._weights = NodeWeights(config, gate or Gate(), clock, *channels)
         self._meter = NodeMeter(self._core, engine, self._links, self._weights.counts)
-        self._telemetry = TelemetryFollower(
+        self._telemetry = self._telemetry_follower()
+
+    def _telemetry_follower(self) -> TelemetryFollower:
+        return TelemetryFollower(
             lambda: self._credentials,
             self._meter,
             incarnation=self._incarnation,
-            clock=clock,
+            clock=self._clock,
             rng=self._rng,
-            is_on=config.has_telemetry,
+            is_on=self._config.has_telemetry,
         )
 
     @property

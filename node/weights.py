@@ -34,7 +34,6 @@ class NodeWeights:
         config: NodeConfig,
         gate: Gate,
         clock: Clock,
-        *,
         to_coordinator: Callable[[], aio.Channel],
         to_node: ChannelFactory,
     ) -> None:

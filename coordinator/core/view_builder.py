@@ -65,7 +65,6 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
     if spec is None and state.models:
         spec = next(iter(state.models.values()))
     cost = stage_cost(profile, spec) if profile is not None and spec is not None else None
-    weights = load.weights if load is not None else WeightTotals()
     return NodeView(
         node_id=node.node_id,
         display_name=node.display_name,
@@ -96,11 +95,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         tokens_total=load.tokens_total if load is not None else 0,
         sent_bytes_total=load.sent_bytes_total if load is not None else 0,
         frames_dropped_total=load.frames_dropped_total if load is not None else 0,
-        weights_hub_bytes_total=weights.hub_bytes,
-        weights_neighbour_bytes_total=weights.neighbour_bytes,
-        weights_served_bytes_total=weights.served_bytes,
-        weights_rejected_total=weights.rejected_chunks,
-        weights_refused_total=weights.refused_requests,
+        **_weights(node),
         load_phase=node.load_phase,
         load_done_bytes=node.load_done_bytes,
         load_total_bytes=node.load_total_bytes,
@@ -125,6 +120,18 @@ def _predicted_ms(node: NodeRecord, spec: ModelSpec | None, cost: StageCost | No
         is_first=node.span.start == 0,
         is_last=node.span.end == spec.num_layers,
     )
+
+
+def _weights(node: NodeRecord) -> dict[str, int]:
+    """Weights over the network, by the view's names."""
+    totals = node.load.weights if node.load is not None else WeightTotals()
+    return {
+        "weights_hub_bytes_total": totals.hub_bytes,
+        "weights_neighbour_bytes_total": totals.neighbour_bytes,
+        "weights_served_bytes_total": totals.served_bytes,
+        "weights_rejected_total": totals.rejected_chunks,
+        "weights_refused_total": totals.refused_requests,
+    }
 
 
 def _hops(state: CoreState) -> dict[NodeId, tuple[MeasuredHopView, ...]]:

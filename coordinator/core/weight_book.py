@@ -60,6 +60,8 @@ class Answer:
 class _Entry:
     words: Words = field(default_factory=Words)
     holders: dict[NodeId, None] = field(default_factory=dict)
+    sent: dict[NodeId, None] = field(default_factory=dict)
+    """Who was told to fetch it; of these, others may wait for `claimed_by`."""
     claimed_by: NodeId | None = None
     claim_end_ms: int = 0
 
@@ -138,21 +140,21 @@ class WeightBook:
             return False
         if self.accusations.is_distrusted(node_id):
             return False
-        was_claimed = entry.claimed_by == node_id
-        agrees = entry.words.say(node_id, hashes, was_claimed=was_claimed)
+        agrees = entry.words.say(node_id, hashes, was_sent=node_id in entry.sent)
         if entry.words.is_disputed:
             self._disputed[content_id, held] = None
-        if was_claimed:
+        entry.sent.pop(node_id, None)
+        if entry.claimed_by == node_id:
             entry.claimed_by = None
         if agrees and serves:
             entry.holders[node_id] = None
         self.version += 1
         return agrees
 
-    def is_claimed_by(self, node_id: NodeId, content_id: str, wanted: FileRange) -> bool:
+    def was_sent(self, node_id: NodeId, content_id: str, wanted: FileRange) -> bool:
         """Whether it was sent to the hub for this range, and has not said yet what it found."""
         entry = self._files[content_id].entries.get(wanted)
-        return entry is not None and entry.claimed_by == node_id
+        return entry is not None and node_id in entry.sent
 
     def holds_whole(self, node_id: NodeId, content_id: str) -> None:
         """A node has all of a file. What parts of it hash to, others have to say."""
@@ -171,8 +173,10 @@ class WeightBook:
         """A node could not fetch what it was to fetch."""
         for one in wanted:
             entry = self._files[content_id].entries.get(one)
-            if entry is not None and entry.claimed_by == node_id:
-                entry.claimed_by = None
+            if entry is not None:
+                entry.sent.pop(node_id, None)
+                if entry.claimed_by == node_id:
+                    entry.claimed_by = None
         self.version += 1
 
     def rejected(
@@ -276,7 +280,10 @@ class WeightBook:
             left -= wanted.size
             granted.append(wanted)
             entry = self._entry(asked.content_id, wanted)
-            if entry is not None and asked.serves and not asked.is_urgent:
+            if entry is None:
+                continue
+            entry.sent[asked.node_id] = None
+            if asked.serves and not asked.is_urgent:
                 entry.claimed_by = asked.node_id
                 slow_ms = wanted.size // self.limits.slow_bytes_per_ms
                 entry.claim_end_ms = now_ms + self.limits.claim_ms + slow_ms

@@ -21,12 +21,12 @@ class Words:
         self._said: dict[NodeId, ChunkHashes] = {}
         self._fetched: dict[NodeId, None] = {}
 
-    def say(self, node_id: NodeId, hashes: ChunkHashes, *, was_claimed: bool) -> bool:
+    def say(self, node_id: NodeId, hashes: ChunkHashes, *, was_sent: bool) -> bool:
         """A node's word; the last one counts. False where it contradicts what is settled."""
         if self.settled is not None:
             return hashes == self.settled
         self._said[node_id] = hashes
-        if was_claimed:
+        if was_sent:
             self._fetched[node_id] = None
         return True
 

@@ -199,7 +199,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
             book.holds_whole(node_id, content_id)
         refused = 0
         for one, hashes in held:
-            is_fetched = book.is_claimed_by(node_id, content_id, one)
+            is_fetched = book.was_sent(node_id, content_id, one)
             if not book.holds(node_id, content_id, one, hashes, serves=request.serves):
                 refused += 1
                 log.warning("weights_word_refused", node_id=node_id, start=one.start, size=one.size)

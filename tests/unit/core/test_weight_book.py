@@ -59,6 +59,10 @@ def test_a_prompt_waits_for_nobody_and_keeps_nobody_waiting() -> None:
     assert made.locate(asked(B, FIRST, is_urgent=True), LIVE, 0).found == (FoundRange(FIRST),)
     assert made.locate(asked(C, SECOND, is_urgent=True), LIVE, 0).found
     assert made.locate(asked(D, SECOND), LIVE, 0).found, "it claimed nothing"
+    made.holds(B, FILE, FIRST, RIGHT, serves=True)
+    assert made.locate(asked(D, FIRST), LIVE, 0).found == (FoundRange(FIRST, RIGHT, (B,)),), (
+        "yet it was sent, and its word counts"
+    )
 
 
 def test_who_asks_the_hub_already_is_given_no_more_of_it() -> None:
