@@ -1,6 +1,7 @@
 """What simulated pools serve, and how true the simulator is; see `_simulation_figures.py`.
 
-`python benchmarks/simulation.py [--yardsticks DIR] [--no-ring] [--json FILE]`
+`python benchmarks/simulation.py [--yardsticks DIR] [--seeds N] [--no-pools] [--no-ring]
+[--json FILE]`
 """
 
 import importlib

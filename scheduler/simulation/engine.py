@@ -71,8 +71,7 @@ class Engine:
             self._at(change.at_s, _CHANGE, change)
 
     def run(self, watch: Callable[[float], None] = lambda _: None) -> list[Outcome]:
-        """Every request's outcome, in the order they ended; `watch` hears of the time now and
-        then."""
+        """Every request's outcome, in the order they ended; `watch` hears the time now and then."""
         self._watch = watch
         self._apply(self._strategy.plan(self))
         self._strategy.serving_changed(self)
@@ -244,6 +243,7 @@ class Engine:
         node.budget.record(len(items), sum(chunk[3] for chunk in chunks), took_s)
         onward: dict[int, list[Item]] = {}
         back: dict[int, list[Item]] = {}
+        num_frames = len(items)
         for request, born, stage in items:
             if request.epoch == born:
                 self._advance(request, stage, onward, back)
@@ -256,16 +256,23 @@ class Engine:
                 chunk: Chunk = (request, born, stage + 1, tokens, is_final)
                 to = request.route[stage + 1].node
                 there_s = self._ways.chunk_arrives_s(self.now_s, at, node, to, tokens)
-                self._at(there_s, _CHUNK, (to, chunk))
+                self._at(there_s + num_frames * self.pool.frame_s, _CHUNK, (to, chunk))
+                num_frames += 1
             elif is_final:
                 self._advance(request, stage, onward, back)
         for to, group in onward.items():
             there_s = self._ways.decodes_arrive_s(self.now_s, at, node, to, len(group))
-            self._at(there_s, _DECODES, (to, group))
+            self._one_by_one(there_s, to, group)
         for to, group in back.items():
-            self._at(self.now_s + self._ways.half_rtt_s(at, to), _DECODES, (to, group))
+            self._one_by_one(self.now_s + self._ways.half_rtt_s(at, to), to, group)
         if node.decodes or node.prompts:
             self._start(at, node)
+
+    def _one_by_one(self, there_s: float, to: int, group: list[Item]) -> None:
+        """What leaves a step together comes a frame's time apart: one loop packs and reads it."""
+        apart_s = self.pool.frame_s
+        for at, items in enumerate([[item] for item in group] if apart_s else [group]):
+            self._at(there_s + at * apart_s, _DECODES, (to, items))
 
     def _advance(
         self,

@@ -18,8 +18,9 @@ class Pool:
     """`prefill_s[i]` is what a further prompt token adds to a layer on machine i where it was
     measured, 0 where the curve's compute tells it. A machine's `kv_sequence_bytes` are for
     `sequence_tokens`. `coordinator_rtt_s[i]` is machine i's round trip to the gateway. `frame_s` is
-    what a frame takes beside its bytes and the round trip: packing, waking, unpacking. `gateway_s`
-    is the gateway's own work for a request before its prompt is on the way."""
+    what a frame takes beside its bytes and the round trip, packed, woken up for, unpacked, and how
+    long after it the next one of the same step comes. `gateway_s` is the gateway's own work for a
+    request before its prompt is on the way."""
 
     ground: Ground
     prefill_s: tuple[float, ...]

@@ -56,7 +56,8 @@ class Node:
 
 
 class RealRing:
-    """`spans` over the pool's machines in order. Every frame takes `frame_s`."""
+    """`spans` over the pool's machines in order. A frame takes `frame_s`, and those of one step
+    come one after the other."""
 
     def __init__(self, pool: Pool, spans: list[LayerSpan], *, frame_s: float) -> None:
         self._pool, self._frame_s = pool, frame_s
@@ -155,26 +156,29 @@ class RealRing:
         node.stage_ms = kept * node.stage_ms + (1 - kept) * 1e3 * took_s
         node.budget.record(items, 1e3 * took_s)
         node.batcher.finished(items, [True] * len(items))
+        num_frames = 0
         for item in items:
-            self._go_on(node, item.work)
+            num_frames += self._go_on(node, item.work, (1 + num_frames) * self._frame_s)
         self._look(node)
 
-    def _go_on(self, node: Node, work: StageWork) -> None:
-        there_s = self._now_s + self._frame_s
+    def _go_on(self, node: Node, work: StageWork, takes_s: float) -> bool:
+        """Whether a frame leaves for another node."""
+        there_s = self._now_s + takes_s
         request_id = work.request_id
         if node is not self._nodes[-1]:
             after = self._nodes[node.at + 1]
             place, sample = (work.position, work.num_tokens), work.sample
             self._at(there_s, lambda: self._arrive(after, request_id, *place, sample=sample))
-            return
+            return True
         if not work.sample:
-            return
+            return False
         self.tokens_s[request_id].append(self._now_s)
         self._left[request_id] -= 1
         if self._left[request_id] == 0:
             for each in self._nodes:
                 each.batcher.close(request_id, 1)
                 self._look(each)
-            return
+            return False
         position, first = work.position + work.num_tokens, self._nodes[0]
         self._at(there_s, lambda: self._arrive(first, request_id, position, 1, sample=True))
+        return True
