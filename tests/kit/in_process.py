@@ -31,7 +31,7 @@ from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tools import free_port
 
 LOOPBACK = "127.0.0.1"
-SERVE_S = 30.0
+SERVE_S = 120.0
 
 
 @dataclass(slots=True)
