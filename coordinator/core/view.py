@@ -4,8 +4,12 @@ Everything here is plain data that `dataclasses.asdict` and JSON can carry.
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from plait.types import GuessTotals, StepTotals
+
+STANDBY: Final = "standby"
+"""Shown as the state of a node that joined and was given nothing; `span_reason` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 from coordinator.core.machines import NodeState
 from coordinator.core.outlook import outlook
 from coordinator.core.request_view import request_view
+from coordinator.core.standby import standby_reason
 from coordinator.core.state import CoreState, NodeRecord
 from coordinator.core.view import (
+    STANDBY,
     CountersView,
     DepartedView,
     MeasuredHopView,
@@ -65,14 +67,16 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
     if spec is None and state.models:
         spec = next(iter(state.models.values()))
     cost = stage_cost(profile, spec) if profile is not None and spec is not None else None
+    standby = standby_reason(state, node)
+    shown: str = node.state if standby is None else STANDBY
     return NodeView(
         node_id=node.node_id,
         display_name=node.display_name,
-        state="paused" if node.paused else node.state,
+        state="paused" if node.paused else shown,
         incarnation=node.incarnation,
         model_id=node.model_id,
         span=(node.span.start, node.span.end) if node.span is not None else None,
-        span_reason=node.paused or node.span_reason,
+        span_reason=node.paused or standby or node.span_reason,
         device_kind=profile.device_kind if profile is not None else "",
         device_name=profile.device_name if profile is not None else "",
         memory_bytes=profile.memory_bytes if profile is not None else 0,

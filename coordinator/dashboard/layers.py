@@ -16,6 +16,7 @@ LEGEND: Final = "A figure: how many nodes hold that layer. A bar: one node, up t
 ALIKE: Final = 1.02
 NODE_TONES: Final = {
     "joining": "busy",
+    "standby": "calm",
     "loading": "busy",
     "serving": "ok",
     "draining": "warn",

@@ -24,7 +24,15 @@ from coordinator.ports import KnownNode, NodeTelemetry
 from plait.wire.telemetry import PresenceState
 
 NODES_SHOWN: Final = 20
-STATES: Final = ("serving", "loading", "joining", "draining", "paused", "gone")
+STATES: Final = (
+    "serving",
+    "loading",
+    "joining",
+    "standby",
+    "draining",
+    "paused",
+    "gone",
+)
 NODE_HEADS: Final = (
     ("Node", ""),
     ("State", ""),
@@ -113,7 +121,7 @@ def node_value(node: NodeView) -> str:
 
 def drain_button(node: NodeView) -> str:
     """Where the node has anything to leave; "" elsewhere."""
-    if node.state not in ("serving", "loading", "joining"):
+    if node.state not in ("serving", "loading", "joining", "standby"):
         return ""
     return button(
         "Drain",

@@ -11,7 +11,13 @@ from plait.errors import ModelError
 
 MIB: Final = 1 << 20
 LOAD_PATIENCE_S: Final = 10.0
-STYLES: Final = {"serving": "green", "loading": "yellow", "joining": "cyan", "draining": "magenta"}
+STYLES: Final = {
+    "serving": "green",
+    "loading": "yellow",
+    "joining": "cyan",
+    "standby": "blue",
+    "draining": "magenta",
+}
 
 
 def nodes_table(view: NetworkView, *, title: str = "") -> Table:
@@ -77,7 +83,7 @@ def _state(node: NodeView) -> str:
 
 def _layers(node: NodeView) -> str:
     if node.span is None:
-        return "standby" if node.state == "joining" else ""
+        return "none" if node.state == "standby" else ""
     return f"{node.span[0]}-{node.span[1] - 1}"
 
 

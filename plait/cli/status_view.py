@@ -19,6 +19,7 @@ STYLES: Final = {
     "serving": "green",
     "loading": "yellow",
     "joining": "cyan",
+    "standby": "blue",
     "draining": "magenta",
     "paused": "magenta",
     "gone": "dim",
@@ -131,12 +132,13 @@ def _nodes(view: Fields) -> RenderableType:
         for node in view.many("nodes")
         if (error := node.text("last_error"))
     ]
-    pauses = [
-        Text(f"{_name(node)}: paused: {node.text('span_reason')}", style="magenta")
+    idle = [
+        Text(f"{_name(node)}: {state}: {node.text('span_reason')}", style=STYLES[state])
+        for state in ("paused", "standby")
         for node in view.many("nodes")
-        if node.text("state") == "paused"
+        if node.text("state") == state
     ]
-    return Group(table, *errors, *pauses)
+    return Group(table, *errors, *idle)
 
 
 def _name(node: Fields) -> str:

@@ -49,6 +49,15 @@ def test_shares_of_demand_are_said_where_several_models_are_served() -> None:
     assert "75 % of demand (set), at least 2 chains" in drawn
 
 
+def test_who_stands_by_is_told_why() -> None:
+    view = network_view()
+    first, *others = view.nodes
+    idle = dataclasses.replace(first, state="standby", span=None, span_reason="no layer fits")
+    view = dataclasses.replace(view, nodes=(idle, *others))
+    drawn = shown(Fields.parse(json.dumps(dataclasses.asdict(view))))
+    assert f"{idle.display_name}: standby: no layer fits" in drawn
+
+
 def test_a_node_that_left_keeps_its_name_in_routes() -> None:
     view = network_view()
     left, *stay = view.nodes
