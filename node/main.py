@@ -148,18 +148,7 @@ class Node:
         self._runtime = NodeRuntime(
             self._core, engine, clock, keep=self._cached.keep, drafter=drafter
         )
-        reader = FrameReader(
-            tickets=TicketVerifier(
-                public_key=credentials.ticket_key,
-                network_id=credentials.network_id,
-                node_id=credentials.node_id,
-                clock=clock,
-                decode=decode_payload,
-            ),
-            clock=clock,
-            incarnation=self._incarnation,
-            held_model=self._held_model,
-        )
+        reader = self._frame_reader(credentials)
         limits = config.owner.limits
         self._pace = Pace(
             now_s=loop.time,
@@ -195,6 +184,21 @@ class Node:
             clock=self._clock,
             rng=self._rng,
             is_on=self._config.has_telemetry,
+        )
+
+    def _frame_reader(self, credentials: NodeCredentials) -> FrameReader:
+        tickets = TicketVerifier(
+            public_key=credentials.ticket_key,
+            network_id=credentials.network_id,
+            node_id=credentials.node_id,
+            clock=self._clock,
+            decode=decode_payload,
+        )
+        return FrameReader(
+            tickets=tickets,
+            clock=self._clock,
+            incarnation=self._incarnation,
+            held_model=self._held_model,
         )
 
     @property
