@@ -18,7 +18,7 @@ from tests.kit.network import client_of, num_serving, rejoin_node, serving_netwo
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROMPT = list(range(40, 72))
 NUM_TOKENS = 240
 DETECTED_S = 4.0

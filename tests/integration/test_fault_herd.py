@@ -26,7 +26,7 @@ from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until
 from tests.unit.core.stories import IDLE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NUM_NODES = 200
 AT_ONCE = 8
 BACK_S = 30.0

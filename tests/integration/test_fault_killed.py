@@ -21,7 +21,7 @@ from tests.kit.network import client_of, num_serving, rejoin_node, serving_netwo
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CONTEXT = 8_192
 PROMPT = list(range(40, 72))
 LONG_PROMPT = [number % 250 for number in range(7_000)]

@@ -13,7 +13,7 @@ from tests.kit.network import client_of, num_serving, serving_network
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROMPT = list(range(40, 72))
 NUM_TOKENS = 440
 SHUNNED_S = 10.0

@@ -15,7 +15,7 @@ from plait.types import ModelSource, ModelSpec
 from tests.kit.memory import cap_for_stages
 
 SMOLLM: str = "smollm2-135m-instruct"
-SERVE_S = 120.0
+SERVE_S = 300.0
 KV_TOKENS = 1_024
 """Slots that coordinators ask of every stage; a shorter context needs no more than its length."""
 
