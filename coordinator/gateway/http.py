@@ -30,6 +30,15 @@ from plait.log import get
 from plait.types import ModelSpec
 
 OWNER: Final = "plait"
+UNOFFERED: Final = frozenset(
+    {
+        *("assistants", "audio", "batches", "containers", "conversations", "embeddings", "evals"),
+        *("files", "fine_tuning", "images", "moderations", "realtime", "threads", "uploads"),
+        *("vector_stores", "videos"),
+    }
+)
+"""Published endpoints under /v1 that people may look for here."""
+
 log = get("http")
 
 
@@ -193,10 +202,18 @@ async def _on_plait_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    problem = InvalidRequestError(
-        f"{request.method} {request.url.path}: {error.detail}",
-        reason="not_found" if error.status_code == 404 else "invalid_request",
-    )
+    parts = request.url.path.split("/")
+    if error.status_code == 404 and parts[1] == "v1" and parts[2:] and parts[2] in UNOFFERED:
+        problem = InvalidRequestError(
+            f"{request.url.path}: plait generates text and offers no {parts[2].replace('_', ' ')}; "
+            f"what it offers is in {OPENAPI_PATH}",
+            reason="not_offered",
+        )
+    else:
+        problem = InvalidRequestError(
+            f"{request.method} {request.url.path}: {error.detail}",
+            reason="not_found" if error.status_code == 404 else "invalid_request",
+        )
     response = error_response(problem, error_of(request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})

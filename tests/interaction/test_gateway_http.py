@@ -30,6 +30,7 @@ async def test_errors_are_openai_objects() -> None:
     async with open_gateway(ScriptedNetwork()) as rig, http(rig) as client:
         unknown = await client.post(CHAT, json={**BODY, "model": "gpt"})
         missing = await client.get("/v1/nothing")
+        embeddings = await client.post("/v1/embeddings", json={"model": "tiny", "input": "x"})
         method = await client.get(CHAT)
         model = await client.get("/v1/models/gpt")
         keyless = await client.post(CHAT, json=BODY, headers={"authorization": ""})
@@ -38,6 +39,7 @@ async def test_errors_are_openai_objects() -> None:
     for answer, status, code in (
         (unknown, 404, "model_not_found"),
         (missing, 404, "not_found"),
+        (embeddings, 404, "not_offered"),
         (method, 405, "invalid_request"),
         (model, 404, "model_not_found"),
         (keyless, 401, "missing_api_key"),
@@ -48,6 +50,7 @@ async def test_errors_are_openai_objects() -> None:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert answer.json()["error"]["code"] == code
     assert "served: tiny" in unknown.json()["error"]["message"]
+    assert "offers no embeddings" in embeddings.json()["error"]["message"]
     assert keyless.headers["www-authenticate"] == "Bearer"
 
 
