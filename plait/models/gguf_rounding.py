@@ -17,8 +17,9 @@ _BLOCK: Final = 32
 _ROWS_AT_ONCE: Final = 1 << 15
 """Blocks; some MiB for each array of a step."""
 
-_REACHES: Final = (0.0, -0.9, -0.7, -0.5, -0.3, -0.15, 0.15, 0.3, 0.5, 0.7, 0.9)
-"""By how much of a step the largest value may miss the end of the range."""
+_REACHES: Final = tuple(step / 3 for step in range(-9, 7))
+"""By how many codes the largest value may miss the end of the range: 0 is what the package takes.
+The least squared error of any scale is 0.05 % below what these find (decision 171)."""
 
 _ONE, _FOUR = np.uint8(1), np.uint8(4)
 _LEVELS: Final = {GGMLQuantizationType.Q4_0: 8, GGMLQuantizationType.Q5_0: 16}

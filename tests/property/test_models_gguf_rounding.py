@@ -7,6 +7,7 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._least_blocks import BLOCK, least_errors
 from plait.models.gguf_rounding import rounded
 
 SEARCHED = (Quant.Q4_0, Quant.Q5_0)
@@ -48,3 +49,14 @@ def test_what_was_rounded_before_stays(quant: Quant) -> None:
 def test_other_types_are_the_librarys() -> None:
     values = np.random.default_rng(3).normal(0, 0.02, (4, 64)).astype(np.float32)
     np.testing.assert_array_equal(rounded(values, Quant.Q8_0), quantize(values, Quant.Q8_0))
+
+
+@pytest.mark.parametrize("freedom", [3.0, 50.0])
+def test_hardly_any_scale_leaves_less(freedom: float) -> None:
+    """Against every scale that rounds to other codes."""
+    rng = np.random.default_rng(4)
+    values = (rng.standard_t(freedom, (300, BLOCK)) * 0.02).astype(np.float32)
+    found = np.square(dequantize(rounded(values, Quant.Q4_0), Quant.Q4_0) - values).sum(axis=1)
+    least = least_errors(values)
+    assert (found >= least * 0.995 - 1e-9).all(), "the twin is no minimum"
+    assert found.sum() <= 1.005 * least.sum()
