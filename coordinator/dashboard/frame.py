@@ -48,6 +48,8 @@ class Frame:
         self._header = Live(classes="top")
         self._header.show(self._draw_header(at))
         self._notice = Live(classes="notice")
+        self._regions: list[Live] = []
+        self._classes = "page"
 
     async def run(self, tick: Callable[[], Awaitable[None]]) -> None:
         """Call `tick` now, and once a second for as long as the session lives."""
@@ -59,6 +61,7 @@ class Frame:
             await self._try(tick)
 
         await self._try(tick)
+        ui.add_body_html(self._first_paint())
         ui.timer(TICK_S, guarded, immediate=False)
 
     async def _try(self, tick: Callable[[], Awaitable[None]]) -> None:
@@ -96,10 +99,11 @@ class Frame:
                 await self.attempt(do(action))
 
         handler: ActionHandler | None = on_action if do is not None else None
-        classes = "page page-narrow" if is_narrow else "page"
+        self._classes = "page page-narrow" if is_narrow else "page"
         # A plain element: NiceGUI's own frame around it is the page's main landmark.
-        with ui.element("div").props("id=main tabindex=-1").classes(classes):
-            return [Live(handler) for _ in range(count)]
+        with ui.element("div").props("id=main tabindex=-1").classes(self._classes):
+            self._regions = [Live(handler) for _ in range(count)]
+        return self._regions
 
     def say(self, message: str, *, tone: str = "ok") -> None:
         """Show a notice until the next one."""
@@ -117,6 +121,16 @@ class Frame:
         except PlaitError as error:
             _log.info("dashboard_action_failed", reason=error.code)
             self.say(error.message, tone="bad")
+
+    def _first_paint(self) -> str:
+        """The same page as plain HTML, seen until scripts have come; static/live.js removes it.
+        Inert: nothing can be pressed whose press would be lost."""
+        regions = "".join(f"<div>{region.markup}</div>" for region in self._regions)
+        return (
+            '<div id="first-paint" inert aria-hidden="true">'
+            f'<div class="top">{self._header.markup}</div>'
+            f'<div class="{self._classes}">{regions}</div></div>'
+        )
 
     def _draw_header(self, at: str) -> str:
         session = session_of(self._scope, self._sources.sessions)

@@ -40,6 +40,11 @@ class Live(ui.element, component="static/live.js"):
 
             self.on("action", take)
 
+    @property
+    def markup(self) -> str:
+        """What is shown."""
+        return str(self._props["markup"])
+
     def show(self, markup: str) -> None:
         """Show `markup`; nothing is sent where it is the same as before."""
         if self._props["markup"] != markup:

@@ -86,6 +86,7 @@ export default {
   props: { markup: String },
   mounted() {
     this.draw();
+    document.getElementById("first-paint")?.remove();
     // On a phone the navigation scrolls sideways: the page's own link should be in sight.
     const current = this.$refs.root.querySelector("nav [aria-current]");
     current?.scrollIntoView({ inline: "center", block: "nearest" });
