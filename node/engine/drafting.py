@@ -9,6 +9,7 @@ communication and drafter-invariant speculative decoding", 2024).
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -28,7 +29,7 @@ from plait.types import DType, ModelSource, ModelSpec, Reason, RequestId, Sampli
 
 STOP_S: Final = 10.0
 NICENESS: Final = 5
-"""Of the draft model's threads, where the system has such a thing for threads."""
+"""Of the draft model's threads, on Linux."""
 
 _log = log.get("drafting")
 
@@ -93,8 +94,9 @@ class Drafter:
             self._wake.notify()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)
         stepping: list[Guessing] = []
