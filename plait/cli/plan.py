@@ -42,6 +42,13 @@ def run(
             help="MODEL=WEIGHT: how models share the pool, once each.", show_default="equally"
         ),
     ] = None,
+    min_replicas: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODEL=N: chains that a model has before any has more, once each; for pools of "
+            "measured nodes."
+        ),
+    ] = None,
     current: Annotated[
         Path | None,
         typer.Option(
@@ -77,8 +84,16 @@ def run(
     from plait.cli.plan_own import plan_own
     from scheduler.planning.ground import Wish
 
-    asked = asked_of(model or (), demand or (), kv_tokens=kv_tokens, current=current)
+    asked = asked_of(
+        model or (),
+        demand or (),
+        replicas_min=min_replicas or (),
+        kv_tokens=kv_tokens,
+        current=current,
+    )
     table = read_table(file)
+    if asked.replicas_min and (is_cluster(table) or is_nominal(table)):
+        raise ConfigError("--min-replicas is for pools of measured nodes, see docs/planning.md")
     wish = Wish(
         stages_max=stages_max,
         tpot_s_max=None if slo_tpot_ms is None else slo_tpot_ms / 1e3,

@@ -15,11 +15,12 @@ MODELS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the command line says of models: names as typed, weights by those names, KV slots, and
-    a plan that was made before."""
+    """What the command line says of models: names as typed, weights and least chains by those
+    names, KV slots, and a plan that was made before."""
 
     models: tuple[str, ...]
     demand: tuple[tuple[str, float], ...] = ()
+    replicas_min: tuple[tuple[str, int], ...] = ()
     kv_tokens: int | None = None
     current: Path | None = None
 
@@ -34,11 +35,12 @@ def asked_of(
     models: Sequence[str],
     demand: Sequence[str],
     *,
+    replicas_min: Sequence[str] = (),
     kv_tokens: int | None = None,
     current: Path | None = None,
 ) -> Asked:
     """Checked. Raises ConfigError: a model twice, weights of models that are not planned."""
-    from coordinator.config import parse_weights
+    from coordinator.config import parse_counts, parse_weights
 
     twice = [name for name in models if models.count(name) > 1]
     if twice:
@@ -46,16 +48,27 @@ def asked_of(
     if len(models) > MODELS_MAX:
         raise ConfigError(f"{len(models)} models: plans are for {MODELS_MAX} at most")
     weights = parse_weights(",".join(demand), flag="--demand")
-    names = [name for name, _ in weights]
+    counts = parse_counts(",".join(replicas_min), flag="--min-replicas")
+    _check_names([name for name, _ in weights], models, flag="--demand")
+    _check_names([name for name, _ in counts], models, flag="--min-replicas")
+    if weights and len(models) == 1:
+        raise ConfigError("--demand shares a pool between models: name several with --model")
+    return Asked(
+        models=tuple(models),
+        demand=weights,
+        replicas_min=counts,
+        kv_tokens=kv_tokens,
+        current=current,
+    )
+
+
+def _check_names(names: Sequence[str], models: Sequence[str], *, flag: str) -> None:
     for name in names:
         if name not in models:
             known = ", ".join(models) or "none"
-            raise ConfigError(f"--demand {name}: it is no --model of this plan ({known})")
+            raise ConfigError(f"{flag} {name}: it is no --model of this plan ({known})")
         if names.count(name) > 1:
-            raise ConfigError(f"--demand {name} is said twice")
-    if weights and len(models) == 1:
-        raise ConfigError("--demand shares a pool between models: name several with --model")
-    return Asked(models=tuple(models), demand=weights, kv_tokens=kv_tokens, current=current)
+            raise ConfigError(f"{flag} {name} is said twice")
 
 
 def parts_of(asked: Asked) -> tuple[float, ...]:
@@ -88,6 +101,11 @@ def specs_of(asked: Asked, weight_format: "WeightFormat") -> dict[str, "ModelSpe
         seen[spec.model_id] = name
         found[name] = spec
     return found
+
+
+def replicas_of(asked: Asked, specs: dict[str, "ModelSpec"]) -> "tuple[tuple[ModelId, int], ...]":
+    """Least chains by what models are called."""
+    return tuple((specs[name].model_id, count) for name, count in asked.replicas_min)
 
 
 def demand_of(asked: Asked, specs: dict[str, "ModelSpec"]) -> "tuple[tuple[ModelId, float], ...]":

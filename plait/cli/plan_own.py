@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plait.cli.plan_asked import Asked, demand_of, specs_of
+from plait.cli.plan_asked import Asked, demand_of, replicas_of, specs_of
 from plait.cli.plan_current import read_current
 from plait.cli.plan_moves import Moves, moves_json, show_moves
 from plait.cli.plan_output import Shown, counted, write_plan
@@ -32,6 +32,8 @@ def plan_own(table: "Table", file: Path, asked: Asked, wish: "Wish", shown: Show
     problem = problem_of(described, asked, file, time_limit_s=wish.time_limit_s)
     if wish.stages_max is not None or wish.tpot_s_max is not None:
         asked.only("--max-stages and --slo-tpot-ms are")
+        if asked.replicas_min:
+            raise ConfigError("--min-replicas goes without --max-stages and --slo-tpot-ms")
         _plan_wished(problem, asked, wish, shown, file)
         return
     moves: Moves | None = None
@@ -71,6 +73,7 @@ def problem_of(
         time_limit_s=time_limit_s,
         mean_session_s=pool.mean_session_s,
         demand=demand_of(asked, specs),
+        replicas_min=replicas_of(asked, specs),
     )
 
 

@@ -1,6 +1,7 @@
 """`plait plan` for several models side by side."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 
 from plait.cli.app import app
 from plait.cli.plan_asked import asked_of
+from plait.cli.plan_own import problem_of
+from plait.cli.plan_pool import pool_of
 from plait.errors import ConfigError
 from plait.types import ModelId
 from scheduler.allocation import allocate_greedy
@@ -68,6 +71,21 @@ def test_rates_by_model_add_up_to_the_plans(memories: list[int], weight: float) 
     assert asked_shares(asked)[ModelId("a")] == pytest.approx(weight / (weight + 1.0))
 
 
+def test_least_chains_come_by_the_names_of_models(tmp_path: Path) -> None:
+    models = [str(tmp_path / name) for name in ("one", "other")]
+    for folder in models:
+        write_tiny_model(Path(folder))
+    asked = asked_of(models, [], replicas_min=[f"{models[1]}=2"])
+    table = tomllib.loads(POOL)
+    own = problem_of(pool_of(table, tmp_path), asked, tmp_path, time_limit_s=60.0)
+    assert own.replicas_min == (("other", 2),)
+    plan = allocate_greedy(own)
+    placed = {p.node_id: p.model_id for p in plan.placements}
+    assert sum(placed[chain[0]] == "other" for chain in plan.pipelines) >= 2
+    with pytest.raises(ConfigError, match="whole numbers"):
+        asked_of(["a"], [], replicas_min=["a=1.5"])
+
+
 def invoke(*arguments: str) -> tuple[str, Exception | None]:
     result = CliRunner().invoke(app, ["plan", *arguments])
     caught = result.exception
@@ -100,6 +118,8 @@ def test_two_models_share_a_pool_as_they_are_asked_for(tmp_path: Path) -> None:
         ([*asked, "--demand", f"{one}=2"], "give every model a weight"),
         ([*asked, "--max-stages", "2"], "one --model at a time"),
         ([], "which model"),
+        ([*asked, "--min-replicas", "third=2"], "it is no --model of this plan"),
+        (["--model", one, "--min-replicas", f"{one}=2", "--max-stages", "2"], "goes without"),
         (["--model", one, "--model", f"{one}/"], "are one model, one"),
     ):
         _, error = invoke(str(file), *wrong)
@@ -127,3 +147,5 @@ def test_models_share_a_pool_of_nominal_devices(tmp_path: Path) -> None:
     assert isinstance(error, ConfigError) and "one --model at a time" in error.message
     _, error = invoke(*asked, "--demand", "large=1")
     assert isinstance(error, ConfigError) and "give every model a weight" in error.message
+    _, error = invoke(*asked, "--min-replicas", "large=2")
+    assert isinstance(error, ConfigError) and "pools of measured nodes" in error.message
