@@ -65,7 +65,7 @@ def ago(value_ms: int | None) -> str:
 
 def per_second(value: float) -> str:
     """Tokens a second."""
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return f"{value:.1f}" if value < 100 else count(round(value))
 
 
 def layers(span: tuple[int, int] | None) -> str:

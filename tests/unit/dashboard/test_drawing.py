@@ -187,6 +187,8 @@ def test_a_restarted_counter_gives_no_negative_rate() -> None:
         (figures.age(None), figures.DASH),
         (figures.layers((0, 10)), "0\u20139"),
         (figures.rate(0), figures.DASH),
+        (figures.per_second(9.96), "10.0"),
+        (figures.per_second(45_872.4), "45\u202f872"),
     ],
 )
 def test_figures_read_well(drawn: str, expected: str) -> None:
