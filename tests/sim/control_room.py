@@ -55,7 +55,8 @@ class ControlRoom(Host):
     def __init__(self, fleet: "Fleet", seed: int) -> None:
         super().__init__("coordinator", fleet.clock)
         self._fleet = fleet
-        self.core = Core((fleet.spec,), fleet.limits, Random(seed))
+        self._seed = seed
+        self.core = self.new_core()
         self.relay = Relay(
             inbox=self,
             sign=fleet.signer.sign,
@@ -79,6 +80,10 @@ class ControlRoom(Host):
         self._is_handling = False
         self._wake_at_ms: int | None = None
         self._writers: list[asyncio.Task[None]] = []
+
+    def new_core(self) -> Core:
+        """The core as it was at its start."""
+        return Core((self._fleet.spec,), self._fleet.limits, Random(self._seed))
 
     # The loop.
 

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,9 +26,11 @@ from tests.sim.client import Client
 from tests.sim.clockwork import Clockwork
 from tests.sim.control_room import ControlRoom
 from tests.sim.cover import Cover
+from tests.sim.disk import Disk
 from tests.sim.fleet_faults import FleetFaults
 from tests.sim.machine import Machine
 from tests.sim.network import Network
+from tests.sim.process import Process
 from tests.sim.promises import Witness
 from tests.sim.virtual_loop import VirtualLoop
 from tests.sim.walls import Wall
@@ -37,6 +40,11 @@ from tests.unit.scheduler.pools import tiny_model
 LIMITS = Limits(kv_tokens_min=256, request_limit_ms=300_000, solve_limit_ms=8_000)
 LAYERS_MAX = (3, 4, 6)
 CHECK_MS = 1_000
+RETURN_MS = 30_000
+
+
+def _drawn(rng: Random, seed: int) -> FleetFaults:
+    return FleetFaults.draw(rng, later=Random(f"later {seed}"))
 
 
 class Fleet:
@@ -53,7 +61,7 @@ class Fleet:
         faults: FleetFaults | None = None,
     ) -> None:
         self.rng = Random(seed)
-        self.faults = faults if faults is not None else FleetFaults.draw(self.rng)
+        self.faults = faults if faults is not None else _drawn(self.rng, seed)
         self._any_per_s = self.faults.any_per_s
         self.clock = Clockwork()
         self.loop = VirtualLoop(self.clock)  # type: ignore[abstract]  # all that is called
@@ -70,6 +78,8 @@ class Fleet:
         self.network = Network(self.clock, self.rng, self.faults.delay_ms)
         self.exits: Counter[str] = Counter()
         self.digest = hashlib.sha256()
+        self.disk = Disk(seed)
+        self._later = Random(f"troubles {seed}")
         self.num_events = 0
         self.num_restarts = 0
         self.is_healed = False
@@ -142,12 +152,33 @@ class Fleet:
         self.witness = Witness(LIMITS)
         self.room = ControlRoom(self, self.rng.getrandbits(32))
         self.cover.start_over()
+        recalled = self.disk.recall()
+        if recalled is not None:
+            self.room.post(recalled)
+        waiting = [(m, m.process) for m in self.machines.values() if m.process is not None]
+        check = partial(self._check_return, self.room, waiting, self.clock.now_ms)
+        self.clock.after(RETURN_MS, check)
 
-    def _crash_room(self) -> None:
+    def _check_return(
+        self, room: ControlRoom, waiting: list[tuple[Machine, Process]], since_ms: int
+    ) -> None:
+        """All that waited for a coordinator and could reach it are back, however many."""
+        if self.room is not room:
+            return
+        for machine, process in waiting:
+            is_well = process is machine.process and process.frozen_until_ms <= since_ms
+            if is_well and process.is_alive and not self.network.was_cut(process, room, since_ms):
+                assert machine.node_id in self.witness.incarnation, (
+                    f"{machine.node_id} is not back after {RETURN_MS} ms"
+                )
+
+    def crash(self) -> None:
+        """The coordinator's machine loses its power; another process is started later."""
         room, self.room = self.room, None
         if room is None:
             return
         self.num_restarts += 1
+        self.disk.lose_power(room.new_core, self.clock.now_ms)
         self.network.kill(room, is_noticed=True)
         self.clock.after(self.rng.randint(*self.faults.outage_ms), self.start_room)
         for client in self.clients:
@@ -158,6 +189,7 @@ class Fleet:
         self.num_events += 1
         names = ",".join([type(effect).__name__ for effect in effects]) if effects else ""
         self.digest.update(f"{self.clock.now_ms}{type(event).__name__}{names}".encode())
+        self.disk.note(event, effects, self.clock.now_ms)
         for effect in effects:
             if isinstance(effect, fx.OpenRoute):
                 newest = self.epochs.get(effect.request_id, 0)
@@ -234,6 +266,15 @@ class Fleet:
         machine.slowness = self.faults.slowness
         self.clock.after(20_000, lambda: setattr(machine, "slowness", 1.0))
 
+    def _set_a_clock(self) -> None:
+        """Somebody's time of day is wrong for a while. By more than a minute, the machine refuses
+        tickets until its clock is right again."""
+        most = self.faults.clock_jump_ms
+        machine = self._later.choice(list(self.machines.values()))
+        num_ms = self._later.randint(-most, most)
+        machine.wall.jump(num_ms)
+        self.clock.after(self._later.randrange(5_000, 40_000), partial(machine.wall.jump, -num_ms))
+
     def _look(self) -> None:
         """Once a second: what must hold between events."""
         room = self.room
@@ -244,7 +285,10 @@ class Fleet:
             self.witness.check_silence(known, self.clock.now_ms)
             self.cover.look(state)
         if not self.is_healed and self.rng.random() < self.faults.restart_per_s:
-            self._crash_room()
+            self.crash()
+        if not self.is_healed and self._later.random() < self.faults.clock_jump_per_s:
+            self._set_a_clock()
+        self.disk.flush()
         self.clock.after(CHECK_MS, self._look)
 
     # The end.

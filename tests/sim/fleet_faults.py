@@ -36,6 +36,8 @@ class FleetFaults:
     clients_resume: float = 1.0
     delay_ms: float = 3.0
     clock_offset_ms: int = 0
+    clock_jump_per_s: float = 0.0
+    clock_jump_ms: int = 0
 
     @property
     def any_per_s(self) -> float:
@@ -52,8 +54,12 @@ class FleetFaults:
         )
 
     @classmethod
-    def draw(cls, rng: Random, *, leave_per_s: float = 0.005) -> "FleetFaults":
-        """30 % of nodes leave each minute by default; the rest differs from seed to seed."""
+    def draw(
+        cls, rng: Random, *, leave_per_s: float = 0.005, later: Random | None = None
+    ) -> "FleetFaults":
+        """30 % of nodes leave each minute by default; the rest differs from seed to seed. Faults
+        that were added later come from `later`, so that seeds keep the mixture that they had."""
+        later = later if later is not None else Random(0)
         return cls(
             leave_per_s=leave_per_s,
             drains=rng.choice([0.0, 0.3, 0.9]),
@@ -76,4 +82,6 @@ class FleetFaults:
             clients_resume=rng.choice([0.7, 1.0]),
             delay_ms=rng.choice([1.0, 5.0, 40.0]),
             clock_offset_ms=rng.choice([0, 50_000]),
+            clock_jump_per_s=later.choice([0.0, 0.02, 0.1]),
+            clock_jump_ms=later.choice([5_000, 600_000, 3_600_000]),
         )

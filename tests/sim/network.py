@@ -187,6 +187,11 @@ class Network:
         """Whether frames from one machine to another get lost now."""
         return self._cuts.get((source, target), 0) > self.clock.now_ms
 
+    def was_cut(self, one: Host, two: Host, since_ms: int) -> bool:
+        """Whether frames got lost in either direction at some time since."""
+        ways = (one.name, two.name), (two.name, one.name)
+        return any(self._cuts.get(way, 0) > since_ms for way in ways)
+
     def cut(self, source: Host, target: Host, num_ms: int, *, both_ways: bool) -> None:
         """Lose all frames for so long."""
         until_ms = self.clock.now_ms + num_ms
