@@ -46,6 +46,7 @@ class NodeView:
     num_requests: int
     stage_ms: float
     predicted_stage_ms: float
+    held_up_ms: float = 0.0
     tokens_total: int
     sent_bytes_total: int
     frames_dropped_total: int

@@ -35,6 +35,7 @@ NODE_GAUGES: Final = (
     ("kv_tokens_reserved", "KV slots promised to requests"),
     ("num_requests", "Open requests"),
     ("stage_ms", "Mean decode step of the stage, milliseconds"),
+    ("held_up_ms", "What a step waits until the node's process runs, milliseconds"),
     ("decode_layer_ms", "Measured decode time of one layer, milliseconds"),
     ("coordinator_rtt_ms", "Round trip to the coordinator, milliseconds"),
     ("weight_bytes", "Bytes of parameters in memory"),
