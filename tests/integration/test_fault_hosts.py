@@ -1,7 +1,11 @@
 """A network whose every part is a host of its own, and packets that are lost between them."""
 
+import math
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,15 +25,19 @@ from tests.kit.network import KV_TOKENS, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
 
-pytestmark = [pytest.mark.slow, needs_hosts]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_hosts]
 PROMPT = list(range(40, 72))
 NUM_TOKENS = 240
 LOST_S = 4.0
 FREED_S = 5.0
+FLAP_S = 2.0
+FLAPPING_S = float(os.environ.get("PLAIT_FLAPPING_S", "24"))
+BROKEN_MAX = 2 + math.ceil(math.log2(FLAPPING_S))
+"""Rests of 1, 2, 4 … 60 s, and the first break of another pair."""
 STALL_S = LOST_S + 3.0
 """A fault is known after 4 s; on a busy machine the rest takes a while."""
 NAMES = ("node 1", "node 2", "node 3", "node 4")
-SERVE_S = 120.0
+SERVE_S = 300.0
 LATE = skewed_clock(-45.0) if FAKETIME else ()
 """The clock of one node is 45 s behind, which nobody may notice."""
 
@@ -161,6 +169,33 @@ def test_a_node_cut_from_the_coordinator_alone_is_lost_and_comes_back_as_it_was(
         lambda view: num_serving(view) == len(NAMES), timeout_s=10, what="its return"
     )
     assert {node.node_id: node.incarnation for node in view.nodes} == before
+
+
+def test_a_link_that_flaps_costs_ever_fewer_retries_and_no_request(far: Far) -> None:
+    """Two seconds up, two down. Its node rests twice as long after each break."""
+    alone = ask(far.client, PROMPT, 8)
+    host, is_over = far.host(alone.route[-1]), threading.Event()
+
+    def flap() -> None:
+        while not is_over.is_set():
+            host.vanish()
+            is_over.wait(FLAP_S)
+            host.heal()
+            is_over.wait(FLAP_S)
+
+    num_broken, num_asked, until_s = 0, 0, time.perf_counter() + FLAPPING_S
+    with ThreadPoolExecutor(1) as pool:
+        flapping = pool.submit(flap)
+        try:
+            while time.perf_counter() < until_s:
+                answer = ask(far.client, PROMPT, 8)
+                assert answer.token_ids == alone.token_ids
+                num_asked += 1
+                num_broken += answer.num_attempts > 1
+        finally:
+            is_over.set()
+            flapping.result()
+    assert num_broken <= BROKEN_MAX, f"of {num_asked}"
 
 
 def test_a_client_that_vanishes_without_a_word_frees_its_kv(far: Far, tmp_path: Path) -> None:
