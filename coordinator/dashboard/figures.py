@@ -69,5 +69,8 @@ def per_second(value: float) -> str:
 
 
 def layers(span: tuple[int, int] | None) -> str:
-    """First and last layer, as people count them in logs: 0-based, inclusive."""
-    return DASH if span is None else f"{span[0]}\u2013{span[1] - 1}"
+    """First and last layer, counted as in logs: 0-based, inclusive; one where there is one."""
+    if span is None:
+        return DASH
+    start, last = span[0], span[1] - 1
+    return str(start) if start == last else f"{start}\u2013{last}"

@@ -6,10 +6,10 @@ from typing import Final
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from plait.types import LayerSpan
+from scheduler.allocation.shortage import gib
 
 TEXT_CHARS_MAX: Final = 400
 KINDS: Final = ("node", "load", "hop", "plan", "request")
-GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def of_event(event: ev.Event) -> Said | None:
         case ev.NodeProfiled():
             profile = event.profile
             device = profile.device_name or profile.device_kind
-            lent = f"{profile.memory_bytes / GIB:.1f} GiB"
+            lent = gib(profile.memory_bytes)
             return _node(profile.node_id, "ok", f"has measured itself: {device}, lends {lent}")
         case ev.NodeLoaded() | ev.NodeLoadFailed():
             return _loaded(event)
@@ -136,4 +136,5 @@ def _plan(event: ev.AllocationSolved) -> Said | None:
 
 
 def _layers(span: LayerSpan) -> str:
-    return f"layers {span.start}\u2013{span.end - 1}"
+    last = span.end - 1
+    return f"layer {last}" if span.start == last else f"layers {span.start}\u2013{last}"

@@ -186,6 +186,7 @@ def test_a_restarted_counter_gives_no_negative_rate() -> None:
         (figures.age(90_000), "1 min"),
         (figures.age(None), figures.DASH),
         (figures.layers((0, 10)), "0\u20139"),
+        (figures.layers((3, 4)), "3"),
         (figures.rate(0), figures.DASH),
         (figures.per_second(9.96), "10.0"),
         (figures.per_second(45_872.4), "45\u202f872"),
