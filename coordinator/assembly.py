@@ -121,7 +121,7 @@ def assemble(around: Surroundings) -> Parts:
         inbox=inbox,
         views=views,
         control=control,
-        weights=_weights(around, control, cached),
+        weights=_weights(around, control, cached, chronicle),
         gateway=gateway,
         solver=solver,
         journal=journal,
@@ -209,13 +209,16 @@ def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> C
     return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
 
 
-def _weights(around: Surroundings, control: ControlService, views: ViewCache) -> WeightsService:
+def _weights(
+    around: Surroundings, control: ControlService, views: ViewCache, chronicle: Chronicle
+) -> WeightsService:
     return WeightsService(
         WeightCopies([model.source for model in around.models], models_dir()),
         attached=control.addresses,
         round_trips=partial(measured_ways, views),
         clock=around.clock,
         rng=random.SystemRandom(),
+        note=chronicle.note,
     )
 
 

@@ -62,6 +62,8 @@ class _Entry:
     holders: dict[NodeId, None] = field(default_factory=dict)
     sent: dict[NodeId, None] = field(default_factory=dict)
     """Who was told to fetch it; of these, others may wait for `claimed_by`."""
+    told: dict[NodeId, None] = field(default_factory=dict)
+    """Who heard what it hashes to, and has it from a neighbour: its word says nothing new."""
     claimed_by: NodeId | None = None
     claim_end_ms: int = 0
 
@@ -140,7 +142,10 @@ class WeightBook:
             return False
         if self.accusations.is_distrusted(node_id):
             return False
-        agrees = entry.words.say(node_id, hashes, was_sent=node_id in entry.sent)
+        if node_id in entry.told and node_id not in entry.sent:
+            agrees = hashes == entry.words.trusted(takes_one=True)
+        else:
+            agrees = entry.words.say(node_id, hashes, was_sent=node_id in entry.sent)
         if entry.words.is_disputed:
             self._disputed[content_id, held] = None
         entry.sent.pop(node_id, None)
@@ -181,14 +186,17 @@ class WeightBook:
 
     def rejected(
         self, by: NodeId, holder: NodeId, content_id: str, wanted: FileRange, now_ms: int
-    ) -> None:
-        """`holder` gave `by` bytes that are not the range's. It is no holder of it any more."""
+    ) -> bool:
+        """`holder` gave `by` bytes that are not the range's. Returns whether that is news."""
         entry = self._files[content_id].entries.get(wanted)
-        is_holder = entry is not None and holder in (*entry.holders, *self._files[content_id].whole)
-        if entry is not None and is_holder and not self.accusations.is_distrusted(by):
-            self.accusations.accuse(by, holder, now_ms)
-            if self.accusations.is_shunned(holder, now_ms):
-                entry.holders.pop(holder, None)
+        if entry is None or holder not in (*entry.holders, *self._files[content_id].whole):
+            return False
+        if self.accusations.is_distrusted(by):
+            return False
+        is_news = self.accusations.accuse(by, holder, now_ms)
+        if self.accusations.is_shunned(holder, now_ms):
+            entry.holders.pop(holder, None)
+        return is_news
 
     def disputed(self) -> tuple[tuple[str, FileRange], ...]:
         """Ranges of which words contradict each other: the coordinator has to look."""
@@ -224,6 +232,7 @@ class WeightBook:
         here.sort(key=lambda found: (len(found.holders), found.range))
         chosen = here[: limits.located_max]
         for found in chosen:
+            file.entries[found.range].told[asked.node_id] = None
             best = found.holders[0]
             self._given[best] = self._given.get(best, 0) + found.range.size
         granted = [] if asked.is_fetching else self._grant(asked, absent, now_ms)

@@ -66,11 +66,16 @@ class Accusations:
         self._by: dict[NodeId, dict[NodeId, int]] = {}
         self._distrusted: set[NodeId] = set()
 
-    def accuse(self, by: NodeId, holder: NodeId, now_ms: int) -> None:
-        """`holder` gave `by` wrong bytes. Who says so of everybody is heard no more."""
+    def accuse(self, by: NodeId, holder: NodeId, now_ms: int) -> bool:
+        """`holder` gave `by` wrong bytes. Who says so of everybody is heard no more. Returns
+        whether that is news."""
         accused = [h for h, who in self._by.items() if who.get(by, 0) > now_ms and h != holder]
-        if len(accused) < ACCUSED_MAX:
-            self._by.setdefault(holder, {})[by] = now_ms + self._avoid_ms
+        if len(accused) >= ACCUSED_MAX:
+            return False
+        accusers = self._by.setdefault(holder, {})
+        is_news = accusers.get(by, 0) <= now_ms
+        accusers[by] = now_ms + self._avoid_ms
+        return is_news
 
     def num_accusers(self, holder: NodeId, now_ms: int) -> int:
         return sum(end_ms > now_ms for end_ms in self._by.get(holder, {}).values())

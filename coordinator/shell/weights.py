@@ -12,6 +12,7 @@ from coordinator.core.weight_audits import Audit, AuditDraw
 from coordinator.core.weight_book import Asked, WeightBook, WeightLimits
 from coordinator.ports import ViewSource
 from coordinator.shell import weight_words as words
+from coordinator.shell.chronicle_words import Said
 from coordinator.shell.weight_copies import WeightCopies
 from plait.clock import Clock
 from plait.errors import AuthenticationError, FrameError, ModelError, PlaitError
@@ -27,6 +28,8 @@ POLL_S: Final = 1.0
 """How soon a claim that ran out is noticed by those who wait."""
 LOOK_MS: Final = 60_000
 """How often the coordinator looks what has come to its own disk."""
+GAVE_WRONG: Final = "gave a node weights that are not what they have to be: others are asked first"
+SAID_FALSE: Final = "said of weights what is not so: nothing it says of them counts any more"
 HASHED_BYTES_MAX: Final = 64 * 2**20
 """Of the coordinator's own copy, for one question."""
 
@@ -50,7 +53,10 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
         clock: Clock,
         rng: Random,
         limits: WeightLimits | None = None,
+        note: Callable[[Said], None] = lambda _: None,
     ) -> None:
+        """`note` hears what an operator should: who gave or said what is not so."""
+        self._note = note
         self._copies = copies
         self._attached = attached
         self._round_trips = round_trips
@@ -213,8 +219,13 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
                 NodeId(rejected.node_id),
                 FileRange(rejected.range.start, rejected.range.size),
             )
-            book.rejected(node_id, holder, content_id, one, self._clock.monotonic_ms())
-            log.warning("weights_rejected", node_id=holder, by=node_id, start=one.start)
+            if book.rejected(node_id, holder, content_id, one, self._clock.monotonic_ms()):
+                log.warning("weights_rejected", node_id=holder, by=node_id, start=one.start)
+                self._note(
+                    Said(
+                        kind="load", tone="warn", text=GAVE_WRONG, node_id=holder, other_id=node_id
+                    )
+                )
         return refused
 
     def _ask(self, audit: Audit | None) -> None:
@@ -232,7 +243,7 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
             return
         self.num_audited += 1
         if found != (audit.said,):
-            log.warning("weights_word_false", node_id=audit.node_id, start=place.start)
+            self._lied(audit.node_id, place)
             self.book.distrust(audit.node_id)
 
     async def _settle_disputes(self) -> None:
@@ -246,7 +257,11 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
 
     def _settle(self, content_id: str, one: FileRange, hashes: ChunkHashes) -> None:
         for liar in self.book.settle(content_id, one, hashes):
-            log.warning("weights_word_false", node_id=liar, start=one.start, size=one.size)
+            self._lied(liar, one)
+
+    def _lied(self, node_id: NodeId, one: FileRange) -> None:
+        log.warning("weights_word_false", node_id=node_id, start=one.start, size=one.size)
+        self._note(Said(kind="load", tone="bad", text=SAID_FALSE, node_id=node_id))
 
     def _wake(self) -> None:
         self._changed.set()

@@ -102,6 +102,8 @@ def top_table(
         table.add_row("tokens", f"{serving.tokens_total:,} served, {rates[0]:.1f}/s now")
         table.add_row("step", f"{serving.stage_ms:.1f} ms")
         up, down = (rate * 8 / 1e6 for rate in rates[1:])
+        if serving.weights:
+            table.add_row("came and went", escape(serving.weights))
         table.add_row("traffic now", f"{up:.2f} Mbit/s up, {down:.2f} Mbit/s down")
     table.add_row("this month", f"{figures.month_bytes / 1e9:.2f} GB")
     if figures.temp_c is not None:

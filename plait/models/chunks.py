@@ -1,6 +1,7 @@
 """What the chunks of a range hash to, worked out once and kept beside the range."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from plait.models.pieces import CHUNKS
 from plait.types.weights import CHUNK_BYTES, ChunkHashes, FileRange
 
 HASH_BYTES: Final = 32
+_SHA256: Final = re.compile(r"-([0-9a-f]{64})$")
 
 
 def chunk_hashes(path: Path, start: int, size: int) -> ChunkHashes:
@@ -18,10 +20,11 @@ def chunk_hashes(path: Path, start: int, size: int) -> ChunkHashes:
 
 
 def kept_hashes(path: Path, size: int) -> ChunkHashes:
-    """Of a whole file whose name ends in its sha256 (see `plait.models.pieces`). A long one is read
-    once: what was found is kept beside it."""
-    if size <= CHUNK_BYTES:
-        return (bytes.fromhex(path.stem.rpartition("-")[2]),)
+    """Of a whole file, which is read once: what was found is kept beside it. A short one may have
+    its sha256 at the end of its name (see `plait.models.pieces`)."""
+    named = _SHA256.search(path.stem)
+    if size <= CHUNK_BYTES and named is not None:
+        return (bytes.fromhex(named[1]),)
     beside = path.with_suffix(CHUNKS)
     wanted = FileRange(0, size).num_chunks * HASH_BYTES
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.weight_book import WeightLimits
+from coordinator.core.weight_book import WeightBook, WeightLimits
 from node.agent.weights_means import SupplyLimits
 from plait.errors import WeightsError
 from plait.models import resolve
@@ -167,3 +167,26 @@ async def test_who_serves_nothing_is_no_holder(
         await other.load(rig.source, model, LayerSpan(2, 4))
         assert hub.large_bytes > before
         assert selfish.counts.served_bytes == 0 and not selfish.counts.refused
+
+
+async def test_what_nodes_say_anew_counts_after_the_coordinator_forgot(
+    hub: HubServer, model: TinyModel, tmp_path: Path
+) -> None:
+    """What two have is had from them; what one has, one more fetches, unless it cannot."""
+    async with weights_rig(tmp_path, SOURCE) as rig:
+        first, second, third = await rig.add(), await rig.add(), await rig.add()
+        await first.load(rig.source, model, LayerSpan(1, 4))
+        await second.load(rig.source, model, LayerSpan(2, 4))
+        await rig.service.compared()
+        rig.service.book = WeightBook()
+        for content_id, size_bytes in rig.copies.files.items():
+            rig.service.book.serve(content_id, size_bytes)
+        for node in (first, second):
+            await node.supply.announce([rig.source.digest or ""])
+        before = hub.large_bytes
+        await third.load(rig.source, model, LayerSpan(2, 4))
+        assert hub.large_bytes == before and third.counts.hub_bytes == 0
+        lonely = await rig.add(is_offline=True)
+        await lonely.load(rig.source, model, LayerSpan(1, 4))
+        await third.load(rig.source, model, LayerSpan(1, 4))
+        assert third.counts.hub_bytes > 0

@@ -168,9 +168,12 @@ class WeightsRig:
 async def weights_rig(
     home: Path, source: ModelSource, *, limits: WeightLimits | None = None
 ) -> AsyncIterator[WeightsRig]:
-    """A coordinator that has pinned `source`, and no nodes yet."""
+    """A coordinator that has pinned `source`, and no nodes yet. A source with a digest is pinned
+    already, and on the coordinator's disk."""
     copies_dir = home / "coordinator"
-    pinned = await asyncio.to_thread(pin, source, models_dir=copies_dir)
+    pinned = source
+    if source.digest is None:
+        pinned = await asyncio.to_thread(pin, source, models_dir=copies_dir)
     authority = CertificateAuthority.create(CLOCK)
     tls = authority.issue_server((COORDINATOR_NAME, LOOPBACK))
     attached: dict[NodeId, tuple[str, ...]] = {}

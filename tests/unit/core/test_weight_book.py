@@ -101,6 +101,15 @@ def test_a_word_alone_is_enough_only_for_who_cannot_ask_the_hub() -> None:
     assert made.locate(asked(D, FIRST), LIVE, 0).found[0].hashes == RIGHT
 
 
+def test_who_took_a_range_from_a_neighbour_confirms_nothing() -> None:
+    made = book()
+    made.holds(A, FILE, FIRST, RIGHT, serves=True)
+    assert made.locate(asked(B, FIRST, can_fetch=False), LIVE, 0).found
+    assert made.holds(B, FILE, FIRST, RIGHT, serves=True)
+    assert made.locate(asked(C, FIRST), LIVE, 0).found == (FoundRange(FIRST),)
+    assert set(made.locate(asked(D, FIRST, can_fetch=False), LIVE, 0).found[0].holders) == {A, B}
+
+
 def test_what_nobody_holds_is_missing_for_who_cannot_fetch() -> None:
     answer = book().locate(asked(A, FIRST, SECOND, can_fetch=False), LIVE, 0)
     assert answer.found == () and answer.missing_bytes == 2 * MB
