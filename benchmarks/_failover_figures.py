@@ -1,10 +1,12 @@
 """SIGKILL of the first, the middle and the last node of a chain in the middle of an answer.
 
-SmolLM2 over chains of three real processes, with a spare for each stage. At token 20 of 64 one node
-of the running chain is killed. The pause is the longest time between two tokens after that; the
-tokens have to be those of an undisturbed run. P is the time in which an idle chain runs the prompt
-and 20 more tokens as a prompt. A network loses nodes as long as other nodes hold the layers of the
-next one; then another is started.
+SmolLM2 over a chain of three real processes, and spares (one) that each hold the whole model, from
+which any stage can be served. A second request keeps the spares busy while the chain is chosen, so
+that it is that of three; it leaves before the kill. At token 20 of 64 one node of the chain is
+killed; afterwards it is started anew. The pause is the longest time between two tokens from the
+kill on; the tokens have to be those of an undisturbed run. P is the time in which the idle chain
+runs the prompt and 20 more tokens as a prompt. Where a plan has used the spare for a chain with the
+survivors before the dead node was back (a repair waits for half a minute), another network follows.
 """
 
 import argparse
@@ -20,20 +22,30 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks._bars import Bar, add_options, judge, write_figures
-from plait.cli.local_network import LocalNetwork
-from plait.sdk import Client, Hop
+from plait.cli.local_network import LocalNetwork, NodePlan
+from plait.sdk import Client, Stream
 from plait.types import ModelSpec
+from tests.kit.disturbed import is_idle
+from tests.kit.memory import bytes_for_whole
 from tests.kit.network import (
+    KV_TOKENS,
     SMOLLM,
     client_of,
     num_serving,
+    rejoin_node,
     serving_network,
     smollm,
 )
+from tests.kit.wait import until_sync
 
 NUM_STAGES: Final = 3
 NUM_TOKENS: Final = 64
 KILL_AT: Final = 20
+SPARES_FREE_AT: Final = 5
+SPARE_KV_TOKENS: Final = 4 * KV_TOKENS
+"""As much as the chain has: with less, a repair would rather use a spare for a span."""
+BUSY_TOKENS: Final = SPARE_KV_TOKENS - 64
+"""So much of a spare's KV is taken that no second request has room on it."""
 PREFILLS: Final = 5
 BACK_S: Final = 120.0
 PAUSE_S_MAX: Final = 1.0
@@ -46,6 +58,7 @@ class Run:
     """One kill. Seconds."""
 
     role: str
+    victim: str
     pause_s: float
     is_identical: bool
     num_attempts: int
@@ -55,6 +68,7 @@ def main() -> None:
     """Run all kills, print and write what was seen."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="kills of each of the three nodes")
+    parser.add_argument("--spares", type=int, default=1, help="nodes that hold the whole model")
     add_options(parser)
     options = parser.parse_args()
     console = Console()
@@ -63,9 +77,8 @@ def main() -> None:
     prefills_s: list[float] = []
     while len(runs) < options.runs * len(ROLES):
         with tempfile.TemporaryDirectory(prefix="plait-failover-") as folder:
-            lost = _lose_nodes(Path(folder), spec, _next_roles(runs, options.runs), prefills_s)
-        console.print(f"a network: {_pauses_ms(lost)}", highlight=False)
-        runs += lost
+            _lose_nodes(Path(folder), spec, options, runs, prefills_s)
+        console.print(f"so far: {_pauses_ms(runs)}", highlight=False)
     prefill_s = statistics.median(prefills_s)
     console.print(f"P, the prompt and {KILL_AT} tokens run again: {prefill_s * 1e3:.0f} ms")
     for role in ROLES:
@@ -79,39 +92,38 @@ def main() -> None:
     judge(bars, console, is_strict=options.strict)
 
 
-def _next_roles(runs: list[Run], num_runs: int) -> list[str]:
-    """Whom to kill next: the role with the fewest kills first."""
-    killed = {role: sum(run.role == role for run in runs) for role in ROLES}
-    return sorted((role for role in ROLES if killed[role] < num_runs), key=killed.__getitem__)
-
-
 def _lose_nodes(
-    home: Path, spec: ModelSpec, roles: list[str], prefills_s: list[float]
-) -> list[Run]:
-    """One network, and what its clients see of its nodes that die."""
-    runs: list[Run] = []
+    home: Path,
+    spec: ModelSpec,
+    options: argparse.Namespace,
+    runs: list[Run],
+    prefills_s: list[float],
+) -> None:
+    """One network, and what its clients see of its nodes that die and come back: adds to both."""
+    num_nodes = NUM_STAGES + options.spares
     with (
-        serving_network(
-            home, SMOLLM, spec, num_stages=NUM_STAGES, num_spares=NUM_STAGES
-        ) as network,
+        serving_network(home, SMOLLM, spec, num_stages=NUM_STAGES) as network,
         client_of(network) as client,
     ):
         undisturbed = _ids(client)
         prefills_s += _prefills_s(client, undisturbed)
-        for role in roles:
-            run = _kill(network, client, role, undisturbed)
+        for number in range(options.spares):
+            memory_bytes = bytes_for_whole(spec, SPARE_KV_TOKENS)
+            network.start_node(NodePlan(name=f"spare {number}", memory_bytes=memory_bytes))
+        _wait_for(network, num_nodes, "the spares' service")
+        for role in (ROLES * options.runs)[len(runs) :]:
+            run = _kill(network, client, role, undisturbed, options.spares)
             if run is None:
-                break
+                return
             runs.append(run)
-            left = 2 * NUM_STAGES - len(runs)
-            network.wait(
-                lambda view, left=left: (  # type: ignore[misc]
-                    num_serving(view) == left and all(n.kv_tokens_reserved == 0 for n in view.nodes)
-                ),
-                timeout_s=BACK_S,
-                what="the dead node's departure",
-            )
-    return runs
+            _wait_for(network, num_nodes - 1, "the dead node's departure")
+            rejoin_node(network, run.victim, spec, num_stages=NUM_STAGES)
+            _wait_for(network, num_nodes, "its return")
+
+
+def _wait_for(network: LocalNetwork, num_nodes: int, what: str) -> None:
+    network.wait(lambda view: num_serving(view) == num_nodes, timeout_s=BACK_S, what=what)
+    until_sync(lambda: is_idle(network), timeout_s=BACK_S, what="all KV given back")
 
 
 def _ids(client: Client) -> tuple[int, ...]:
@@ -130,43 +142,60 @@ def _prefills_s(client: Client, ids: tuple[int, ...]) -> list[float]:
     return took
 
 
-def _has_spare(network: LocalNetwork, victim: Hop) -> bool:
-    """Whether others hold all layers that this node runs."""
-    replicas = network.view().models[0].replicas_per_layer
-    return min(replicas[victim.span.start : victim.span.end]) >= 2
-
-
 def _kill(
-    network: LocalNetwork, client: Client, role: str, undisturbed: tuple[int, ...]
+    network: LocalNetwork, client: Client, role: str, undisturbed: tuple[int, ...], num_spares: int
 ) -> Run | None:
-    """None: nobody else holds the layers of that role's node, so nobody is killed."""
+    """One answer, and the death of one of its nodes. None: it does not come from a chain of three,
+    or nobody else holds it all."""
+    if _num_whole(network) < num_spares:
+        return None
+    busy = [_busy(client) for _ in range(num_spares)]
     stream = client.stream(PROMPT, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
     ids: list[int] = []
     killed, last_s, pause_s = "", time.perf_counter(), 0.0
     for delta in stream:
         now_s = time.perf_counter()
         ids += delta.token_ids
+        if len(ids) >= SPARES_FREE_AT:
+            while busy:
+                busy.pop().close()
         if killed:
             pause_s = max(pause_s, now_s - last_s)
         elif len(ids) >= KILL_AT:
-            victim = stream.route[ROLES.index(role)]
-            if not _has_spare(network, victim):
+            if len(stream.route) != NUM_STAGES:
+                stream.close()
                 return None
-            killed = victim.display_name
+            killed = stream.route[ROLES.index(role)].display_name
             os.kill(network.nodes[killed].pid, signal.SIGKILL)
             now_s = time.perf_counter()
         last_s = now_s
     network.children.forget(network.nodes.pop(killed))
     return Run(
         role=role,
+        victim=killed,
         pause_s=pause_s,
         is_identical=tuple(ids) == undisturbed,
         num_attempts=stream.result.num_attempts,
     )
 
 
+def _busy(client: Client) -> Stream:
+    """A request on a spare, which has all its KV, with its first token."""
+    stream = client.stream(PROMPT, max_tokens=BUSY_TOKENS, temperature=0.0, ignore_eos=True)
+    next(iter(stream))
+    if len(stream.route) != 1:
+        stream.close()  # it found the chain cheaper, and so will the next one
+    return stream
+
+
+def _num_whole(network: LocalNetwork) -> int:
+    """Nodes that hold the whole model."""
+    view = network.view()
+    return sum(node.span == (0, view.models[0].num_layers) for node in view.nodes)
+
+
 def _pauses_ms(runs: list[Run]) -> str:
-    """Of the last network, for people."""
+    """For people who wait."""
     return ", ".join(f"{run.role} {run.pause_s * 1e3:.0f} ms" for run in runs)
 
 

@@ -25,6 +25,11 @@ def cap_for_stages(spec: ModelSpec, num_stages: int, kv_tokens: int) -> int | No
     return enough + (too_much - enough) // 4
 
 
+def bytes_for_whole(spec: ModelSpec, kv_tokens: int) -> int:
+    """Just enough for one node to hold the whole model in fp32 with that much KV."""
+    return _least_bytes(spec, 1, kv_tokens)
+
+
 def _least_bytes(spec: ModelSpec, num_stages: int, kv_tokens: int) -> int:
     """The smallest cap with which a chain of `num_stages` holds all layers."""
     dtype = DType.FLOAT32
