@@ -30,6 +30,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+ADDRESSES = {"Enrolment": "enrolment", "API keys": "keys"}
 needs_chromium = needs(CHROMIUM, "Chromium", "chromium")
 pytestmark = [
     pytest.mark.slow,
@@ -52,11 +53,18 @@ class Site:
         """A page in a fresh profile."""
         context = await self.browser.new_context(**options)  # type: ignore[arg-type]
         page = await context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(30_000)
+        expect.set_options(timeout=30_000)
         page.on("request", lambda request: self.hosts.add(_host(request.url)))
         page.on("websocket", lambda socket: self.hosts.add(_host(socket.url)))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         return page
+
+    async def go(self, page: Page, name: str) -> None:
+        """By the navigation, until the page can be used."""
+        await page.get_by_role("link", name=name, exact=True).click()
+        await page.wait_for_url(f"**/{ADDRESSES[name]}")
+        await expect(page.locator("#first-paint")).to_have_count(0)
 
     async def signed_in(self, **options: object) -> Page:
         """A page that signed in with the admin key and shows the overview."""
@@ -64,6 +72,7 @@ class Site:
         await page.goto(f"{self.url}/dashboard")
         await page.get_by_label("Admin key").fill(ADMIN_KEY)
         await page.keyboard.press("Enter")
+        await expect(page.locator("#first-paint")).to_have_count(0)
         await expect(page.locator("[data-counter=nodes_serving]")).to_have_text("3 / 4")
         return page
 
@@ -127,7 +136,7 @@ async def test_an_update_keeps_focus_and_a_drain_asks_twice(site: Site) -> None:
 
 async def test_a_token_is_made_shown_once_and_revoked(site: Site) -> None:
     page = await site.signed_in()
-    await page.get_by_role("link", name="Enrolment").click()
+    await site.go(page, "Enrolment")
     await page.get_by_label("Whose machine").fill("<b>Ada</b>")
     await page.get_by_role("button", name="Create token").click()
     await expect(page.locator("#secret")).to_contain_text(
@@ -156,7 +165,8 @@ async def test_a_phone_needs_no_sideways_scrolling(site: Site) -> None:
 async def test_revoking_the_key_ends_its_sessions(site: Site) -> None:
     page = await site.open()
     await page.goto(f"{site.url}{site.login_path}")
-    await page.get_by_role("link", name="API keys").click()
+    await expect(page.locator("#first-paint")).to_have_count(0)
+    await site.go(page, "API keys")
     await page.get_by_label("Whose key").fill("second operator")
     await page.get_by_label("May administer").check()
     await page.get_by_role("button", name="Create key").click()

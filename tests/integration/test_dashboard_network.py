@@ -15,26 +15,31 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from plait.cli.local_network import LocalNetwork
+from tests.integration import dashboard_walk as walk
 from tests.integration.test_dashboard_browser import ARTIFACTS, CHROMIUM, FLAGS, needs_chromium
 from tests.kit.network import serving_network
 from tests.kit.tiny_model import write_tiny_model
 
+WAIT_MS = 30_000
+PAGES = ("map", "nodes", "models", "requests", "plan", "events", "enrolment", "keys")
 NAMES = ("node 1", "node 2", "node 3")
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
+@pytest.mark.timeout(600)  # a minute, more on a machine that has much else to do
 def test_a_running_network_is_seen_by_browser_and_terminal(tmp_path: Path) -> None:
     spec = write_tiny_model(tmp_path / "tiny")
     with (
         serving_network(
             tmp_path, str(tmp_path / "tiny"), spec, num_stages=len(NAMES), telemetry=()
         ) as network,
-        _traffic(network, spec.model_id),
         _page() as page,
     ):
-        _sign_in(page, network)
-        _watch_counters(page)
+        with _traffic(network, spec.model_id):
+            _sign_in(page, network)
+            _watch_counters(page)
         _compare_with_terminal(network)
+        _walk(page, network)
         _kill_and_see_the_will(page, network)
 
 
@@ -73,11 +78,33 @@ def _compare_with_terminal(network: LocalNetwork) -> None:
     assert view["counters"]["tokens_generated"] > 0
 
 
+def _walk(page: Page, network: LocalNetwork) -> None:
+    """Every page in both themes and two widths, every button; no other host is asked."""
+    root = f"{network.profile.http_url}/dashboard"
+    hosts, errors = walk.watch_hosts(page)
+    walk.open_page(page, f"{root}/requests")
+    ended = page.locator("#ended a.cell-id").first.get_attribute("href")
+    node_id = network.node_view(network.view(), NAMES[1]).node_id
+    pages = {name: f"{root}/{name}" for name in PAGES}
+    pages |= {"overview": f"{root}/", "node": f"{root}/nodes/{node_id}"}
+    pages["request"] = f"{network.profile.http_url}{ended}"
+    faults = [f for name, url in pages.items() for f in walk.look_at(page, url, name)]
+    assert faults == []
+    walk.by_keyboard(page, root)
+    walk.filter_lists(page, root)
+    walk.make_and_revoke_a_token(page, root)
+    walk.make_weigh_and_revoke_a_key(page, root)
+    walk.preview_plans(page, root)
+    walk.ban_and_unban(page, root, node_id)
+    assert hosts == {network.profile.http_url.removeprefix("http://")}
+    assert errors == []
+    walk.open_page(page, f"{root}/")
+
+
 def _kill_and_see_the_will(page: Page, network: LocalNetwork) -> None:
     network.nodes[NAMES[-1]].process.kill()
     departed = page.locator("#telemetry .departed li", has_text=NAMES[-1])
-    # Two seconds for the will, one for the page's tick.
-    expect(departed.locator(".chip")).to_have_text("lost", timeout=3_000)
+    expect(departed.locator(".chip")).to_have_text("lost")
 
 
 @contextmanager
@@ -85,7 +112,8 @@ def _page() -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
         page = browser.new_page(color_scheme="light")
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(WAIT_MS)
+        expect.set_options(timeout=WAIT_MS)
         yield page
         browser.close()
 
