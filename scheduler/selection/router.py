@@ -1,8 +1,9 @@
 """Phase 2 of one model: chains kept ready, the exact search behind them."""
 
+import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from plait.types import ModelSpec, NodeId, Route
 from scheduler.cost import Links
@@ -19,7 +20,7 @@ from scheduler.selection.finding import (
     planned_chains,
 )
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.rough import Rough
+from scheduler.selection.potential import Figures, Ground
 from scheduler.selection.shortest import IsBlocked, select_route
 from scheduler.selection.stitched import Stitcher
 
@@ -35,6 +36,21 @@ ROUGH_LOOKS: Final = 8_000
 spans overlap takes as long as if it looked at so many."""
 NOBODY: Final[frozenset[NodeId]] = frozenset()
 NOTHING: Final[Mapping[int, Obstacle]] = {}
+
+
+class RoughSearch(Protocol):
+    """What is used of `rough.Rough`."""
+
+    def best(
+        self, query: Query, figures: Sequence[Figures], excluded: Collection[NodeId] = ()
+    ) -> tuple[Route, float] | None: ...
+
+
+def _rough(board: Board, ground: Ground) -> RoughSearch:
+    """Imported when first needed: it brings numpy, which the coordinator's core must not."""
+    module = importlib.import_module("scheduler.selection.rough")
+    search: RoughSearch = module.Rough(board, ground)
+    return search
 
 
 class Router:
@@ -62,9 +78,9 @@ class Router:
         self._stitcher = None
         if not self._is_aligned and self._board.num_regions <= STITCHED_REGIONS_MAX:
             self._stitcher = Stitcher(self._board, spec.num_layers)
-        self._rough = None
+        self._rough: RoughSearch | None = None
         if self._stitcher is not None and len(candidates) > EXACT_AT_ONCE_MAX:
-            self._rough = Rough(self._board, self._stitcher.ground)
+            self._rough = _rough(self._board, self._stitcher.ground)
         self._typical = Query(
             spec=spec,
             prompt_tokens=TYPICAL_PROMPT_TOKENS,
