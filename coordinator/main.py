@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -80,6 +81,8 @@ async def run_until_signal(
 
     Raises ConfigError, ModelError.
     """
+    # It brings numpy: better now than on the loop, with the first large network.
+    importlib.import_module("scheduler.selection.rough")
     main_task = asyncio.current_task()
     assert main_task is not None
     is_stopping = False
