@@ -34,10 +34,10 @@ class CodedSight:
     """Rows from `row` on of some sequences, `num_tokens` of each, and the tokens they look at.
 
     Blocks are cut by position, wherever the slots lie: how a table came to be changes no bit of a
-    result. `space` is room for a block's keys, and then for its values.
+    result.
     """
 
-    __slots__ = ("_pieces", "num_blocks", "num_sequences", "num_tokens", "row", "space")
+    __slots__ = ("_pieces", "num_blocks", "num_sequences", "num_tokens", "row", "wide_numbers")
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class CodedSight:
             unseen = None if hidden is None else hidden[..., begin : begin + stride]
             self._pieces.append((_part_of(pool, part), unseen))
         self.num_blocks = len(self._pieces)
-        self.space = torch.empty(width * min(stride, length), dtype=torch.float32, device=device)
+        self.wide_numbers = width * min(stride, length)
+        """Of the keys, or of the values, of the largest block."""
 
     @property
     def num_rows(self) -> int:

@@ -33,13 +33,14 @@ def attend_coded(
     asked = queries.view(num_sequences, num_tokens, num_kv_heads, group, head_dim)
     asked = asked.permute(2, 0, 3, 1, 4).reshape(grid[0] * grid[1], grid[2] * grid[3], head_dim)
     asked = asked.float() * scale
+    space = torch.empty(sight.wide_numbers, dtype=torch.float32, device=queries.device)
     if sight.num_blocks == 1 and (rule is None or rule.sinks is None):
         (block,) = sight.blocks(layer)
-        weights = torch.softmax(_scores(asked, block, rule, grid, sight.space), dim=-1)
+        weights = torch.softmax(_scores(asked, block, rule, grid, space), dim=-1)
         weights.mul_(block.value_scales)
-        out = torch.bmm(weights, _wide(block.values, sight.space))
+        out = torch.bmm(weights, _wide(block.values, space))
     else:
-        out = _over_blocks(asked, sight, layer, rule, grid)
+        out = _over_blocks(asked, sight, layer, rule, grid, space)
     rows = out.view(*grid, head_dim).permute(1, 3, 0, 2, 4)
     return rows.reshape(num_sequences * num_tokens, num_heads, head_dim)
 
@@ -50,19 +51,20 @@ def _over_blocks(
     layer: int,
     rule: ScoreRule | None,
     grid: tuple[int, int, int, int],
+    space: Tensor,
 ) -> Tensor:
     """asked: (kv heads * sequences, group * rows, head_dim); returns the same shape."""
     most = asked.new_full((*asked.shape[:2], 1), _LEAST)
     total = torch.zeros_like(most)
     out = torch.zeros_like(asked)
     for block in sight.blocks(layer):
-        scores = _scores(asked, block, rule, grid, sight.space)
+        scores = _scores(asked, block, rule, grid, space)
         largest = torch.maximum(most, scores.amax(-1, keepdim=True))
         weights = scores.sub_(largest).exp_()
         fade = most.sub_(largest).exp_()
         total.mul_(fade).add_(weights.sum(-1, keepdim=True))
         weights.mul_(block.value_scales)
-        out.mul_(fade).baddbmm_(weights, _wide(block.values, sight.space))
+        out.mul_(fade).baddbmm_(weights, _wide(block.values, space))
         most = largest
     if rule is not None and rule.sinks is not None:
         sinks = rule.sinks.float().view(grid[0], 1, grid[2], 1)
