@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scheduler.simulation.pool_planner import PlanPool
     from scheduler.simulation.report import Report
     from scheduler.simulation.strategy import Strategy
+    from scheduler.simulation.trace import Arrival
 
 REQUESTS_MAX: Final = 1_000_000
 app = typer.Typer(
@@ -67,27 +68,13 @@ def run(
     needs("coordinator")
     from plait.cli.solver import Solver
     from plait.cli.solver_output import solver_output_to_stderr
-    from plait.errors import ConfigError
     from scheduler.simulation.churn import draw_churn
     from scheduler.simulation.engine import Engine
     from scheduler.simulation.report import summarise
-    from scheduler.simulation.trace import Arrivals, conversation
 
     pool = read_simulated_pool(file, model)
     duration_s = 60.0 * minutes
-    if rate * duration_s > REQUESTS_MAX:
-        raise ConfigError(
-            f"{rate:g} requests a second for {minutes:g} minutes are {rate * duration_s:,.0f}; "
-            f"{REQUESTS_MAX:,} at most are simulated: take fewer --minutes"
-        )
-    trace = conversation(
-        rate_per_s=rate, duration_s=duration_s, arrivals=Arrivals(arrivals.value), seed=seed
-    )
-    if not trace:
-        raise ConfigError(
-            f"no request comes: {rate:g} a second for {minutes:g} minutes are "
-            f"{rate * duration_s:.2g} on average; take more --minutes or a higher --rate"
-        )
+    trace = draw_trace(rate, minutes, arrivals, seed)
     changes = draw_churn(
         num_nodes=len(pool.ground.machines),
         leaves_per_hour=churn,
@@ -105,6 +92,30 @@ def run(
         print(json.dumps({"strategy": strategy.value, **_finite(asdict(report))}, indent=1))
     else:
         _show(report, strategy.value, sum(change.is_leave for change in changes))
+
+
+def draw_trace(
+    rate: float, minutes: float, arrivals: ArrivalsName, seed: int
+) -> "tuple[Arrival, ...]":
+    """The requests. Raises ConfigError where there is none, or more than anybody waits for."""
+    from plait.errors import ConfigError
+    from scheduler.simulation.trace import Arrivals, conversation
+
+    expected = 60.0 * minutes * rate
+    if expected > REQUESTS_MAX:
+        raise ConfigError(
+            f"{rate:g} requests a second for {minutes:g} minutes are {expected:,.0f}; "
+            f"{REQUESTS_MAX:,} at most are simulated: take fewer --minutes"
+        )
+    trace = conversation(
+        rate_per_s=rate, duration_s=60.0 * minutes, arrivals=Arrivals(arrivals.value), seed=seed
+    )
+    if not trace:
+        raise ConfigError(
+            f"no request comes: {rate:g} a second for {minutes:g} minutes are {expected:.2g} on "
+            "average; take more --minutes or a higher --rate"
+        )
+    return trace
 
 
 def read_simulated_pool(file: Path, model: str | None) -> "Pool":
