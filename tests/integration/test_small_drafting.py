@@ -83,10 +83,10 @@ async def test_a_client_that_leaves_leaves_nothing_behind(network: SmallNetwork)
         await until_free(network)
 
 
-async def test_who_is_preempted_with_guesses_goes_on_with_the_same_tokens(
+async def test_requests_that_press_for_room_with_guesses_draw_the_same_tokens(
     network: SmallNetwork,
 ) -> None:
-    """Twice as many KV slots are asked for as there are."""
+    """Each asks for three quarters of a context's KV slots; who finds none waits or starts anew."""
     kv_tokens = min(node.engine.stats().kv_tokens_max or 512 for node in network.nodes.values())
     each, new = 3 * min(kv_tokens, 512) // 4, 40
     prompts = [[(at * 3 + number) % 250 for at in range(each - new)] for number in range(3)]
