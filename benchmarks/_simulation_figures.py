@@ -132,7 +132,7 @@ def main() -> None:
     """Print both tables; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--yardsticks", type=Path, help="a folder with pools/nN-s0.json")
-    parser.add_argument("--seeds", type=int, default=1, help="so many pools of each size, drawn")
+    parser.add_argument("--seeds", type=int, default=3, help="so many pools of each size, drawn")
     parser.add_argument("--no-pools", action="store_true", help="leave the simulated pools out")
     parser.add_argument("--no-ring", action="store_true", help="leave the real network out")
     parser.add_argument("--rounds", type=int, default=8, help="of the real network")
