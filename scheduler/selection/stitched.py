@@ -6,7 +6,7 @@ still cost at least is known beforehand (`potential.py`), so little but the answ
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush, heappushpop
+from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import ge
 from typing import Final, Optional
@@ -77,8 +77,7 @@ class Stitcher:
         return self._potentials.is_prepared(query.prompt_tokens / max(1, query.new_tokens))
 
     def _take_in(self) -> None:
-        if self._board.news:
-            self._stale.update(self._board.take_in())
+        self._stale.update(self._board.take_in())
         if self._stale:
             self._refresh()
 
@@ -128,22 +127,17 @@ class Stitcher:
             if least < limit
         ]
         heapify(heap)
-        downs, half_ms = ground.downs, ground.half_ms
         closed: dict[tuple[int, int], list[Label]] = {}
         ticks = count(len(figures))
         best: Label | None = None
-        latest: Waiting | None = None  # often the next one: it need not wait in the heap
-        while heap or latest is not None:
-            taken = heappop(heap) if latest is None else heappushpop(heap, latest)
-            latest = None
-            least, _, label, at, k, here, lines = taken
+        while heap:
+            least, _, label, at, k, here, lines = heappop(heap)
             if least >= limit:
                 break
             if k == OPEN and label is not None:
                 _, i, _, _, reach, _ = label
                 here += miles[i] + ground.sent[i] * carried
                 low_max, is_clear = limit - here, reach <= at >= ends[i]
-                halves, up = half_ms(regions[i]), ups[i]
                 for low, k in [
                     (low, k)
                     for once, per_prompt, per_new, k in lines.takers(i, at)
@@ -151,12 +145,10 @@ class Stitcher:
                 ]:
                     if room[k] >= need and (is_clear or not _holds(label, k)):
                         there = here
-                        if downs[k] < up:
+                        if ground.downs[k] < ups[i]:
                             there += ground.excess_ms(i, k) * carried
-                        if latest is not None:
-                            heappush(heap, latest)
-                        hop = there + halves[regions[k]] + miles[k]
-                        latest = (there + low, next(ticks), label, at, k, hop, lines)
+                        hop = ground.half_ms(regions[i])[regions[k]] + miles[k]
+                        heappush(heap, (there + low, next(ticks), label, at, k, there + hop, lines))
                 continue
             once, per_prompt, per_new, overhead, head = figures[k]
             rate = once * share + per_prompt * prompt + per_new * new
@@ -166,13 +158,10 @@ class Stitcher:
             else:
                 first = label[3]
                 label = (here, k, at, first, max(label[4], ends[label[1]]), label)
-            known = closed.get((k, regions[first]))
-            if known is None:
-                closed[k, regions[first]] = [label]
-            elif _is_beaten(known, label, ends):
+            known = closed.setdefault((k, regions[first]), [])
+            if known and _is_beaten(known, label, ends):
                 continue
-            else:
-                known.append(label)
+            known.append(label)
             for once, per_prompt, per_new, x in lines.options(k):
                 if x <= at:
                     break
@@ -186,9 +175,7 @@ class Stitcher:
                     there += miles[k] * new
                 least = there + once * share + per_prompt * prompt + per_new * new
                 if least < limit:
-                    if latest is not None:
-                        heappush(heap, latest)
-                    latest = (least, next(ticks), label, x, OPEN, there, lines)
+                    heappush(heap, (least, next(ticks), label, x, OPEN, there, lines))
         return (limit, best) if best is not None else None
 
     def _without(self, excluded: Collection[NodeId]) -> list[int]:
