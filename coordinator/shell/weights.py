@@ -151,9 +151,8 @@ class WeightsService(weights_pb2_grpc.WeightsServiceServicer):
         for one, hashes in own.hashed.items():
             self._settle(content_id, one, hashes)
         addresses = self._attached()
-        answer = book.locate(
-            replace(asked, wanted=own.left), frozenset(addresses), self._clock.monotonic_ms()
-        )
+        live = frozenset(node_id for node_id, where in addresses.items() if where)
+        answer = book.locate(replace(asked, wanted=own.left), live, self._clock.monotonic_ms())
         return words.answer_to_proto(answer, own.given, addresses)
 
     def _own(

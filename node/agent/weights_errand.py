@@ -12,7 +12,14 @@ from node.agent.weights_desk import Located, Question, Whereabouts
 from node.agent.weights_means import SupplyMeans
 from node.core.weight_errand import ChunkFetch, Errand
 from plait import log
-from plait.errors import FrameError, OverloadedError, PlaitError, UnavailableError, WeightsError
+from plait.errors import (
+    DeadlineError,
+    FrameError,
+    OverloadedError,
+    PlaitError,
+    UnavailableError,
+    WeightsError,
+)
 from plait.models.chunks import kept_hashes
 from plait.models.parts import RangeParts, drop_parts
 from plait.models.pieces import PieceFolder
@@ -253,9 +260,10 @@ class RunningErrand:
         except PlaitError as error:
             _log.info("weights_not_located", reason=error.code, message=error.message)
             said = Whereabouts(addresses={})
-            if self._can_fetch:  # nobody says who has what; the hub has everything
-                self._send_to_hub(errand.wanted)
-            else:
+            is_away = isinstance(error, UnavailableError | DeadlineError)
+            if self._can_fetch and (not is_away or question.is_urgent):
+                self._send_to_hub(errand.wanted)  # nobody says who has what; the hub has everything
+            elif not self._can_fetch:
                 said = Whereabouts(
                     addresses={}, missing_bytes=sum(one.size for one in errand.wanted)
                 )

@@ -14,10 +14,12 @@ from plait import log
 from plait.errors import PlaitError, UnavailableError
 from plait.models.pieces import PieceFolder
 from plait.models.supply import Advanced, Description, FetchFromOrigin
-from plait.types import LayerSpan, ModelSource
+from plait.types import LayerSpan, ModelSource, NodeId
 from plait.types.weights import ChunkHashes, FileRange
 
 TICK_S: Final = 1.0
+AVOID_MS: Final = 600_000
+"""How long a neighbour that gave wrong bytes or could not be reached is not asked again."""
 
 _log = log.get("weights")
 
@@ -30,6 +32,7 @@ class WeightsSupply:
         self._loop = asyncio.get_running_loop()
         self._running: list[RunningErrand] = []
         self._is_closed = False
+        self._avoid: dict[NodeId, int] = {}
 
     # --- threads that fetch ---------------------------------------------------------------------
 
@@ -68,6 +71,9 @@ class WeightsSupply:
         """As `Supply` says; also raises UnavailableError where the node leaves."""
         wanted = [FileRange(start, end - start) for start, end in missing]
         errand = Errand.of(wanted, self._means.limits.errand)
+        now_ms = self._means.clock.monotonic_ms()
+        self._avoid = {n: end_ms for n, end_ms in self._avoid.items() if end_ms > now_ms}
+        errand.avoid.update(dict.fromkeys(self._avoid))
         run = RunningErrand(self._means, content_id, pieces, errand, is_urgent=is_urgent)
         driving = asyncio.run_coroutine_threadsafe(self._drive(run), self._loop)
         try:
@@ -88,6 +94,8 @@ class WeightsSupply:
             raise UnavailableError("the node is leaving") from None
         finally:
             driving.cancel()
+            end_ms = self._means.clock.monotonic_ms() + AVOID_MS
+            self._avoid.update({n: end_ms for n in list(errand.avoid) if n not in self._avoid})
 
     def _from_hub(
         self, run: RunningErrand, batch: HubBatch, fetch: FetchFromOrigin, advanced: Advanced

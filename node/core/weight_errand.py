@@ -96,8 +96,10 @@ class Errand:
         nothing of it is left to be asked for: then it is done."""
         if found not in self._wanted:
             return False
-        del self._wanted[found]
         left = [chunk for chunk in range(found.num_chunks) if chunk not in here]
+        if left and all(holder in self.avoid for holder in holders):
+            return False  # they failed while the answer was on its way
+        del self._wanted[found]
         if left:
             self._near[found] = _Near(hashes, tuple(holders), left)
         return not left

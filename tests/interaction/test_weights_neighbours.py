@@ -104,15 +104,13 @@ async def test_a_fetch_goes_on_after_its_neighbour_died(
         await first.load(rig.source, model, WHOLE)
         await rig.service.compared()
         before, loop = hub.large_bytes, asyncio.get_running_loop()
-        num_asked = 0
+        stops: list[object] = []
 
-        def die_at_the_second_long_one() -> None:
-            nonlocal num_asked
-            num_asked += 1
-            if first.counts.served_bytes > CHUNK_BYTES:
-                asyncio.run_coroutine_threadsafe(first.server.stop(0), loop).result()
+        def die_after_a_chunk() -> None:
+            if first.counts.served_bytes > CHUNK_BYTES and not stops:
+                stops.append(asyncio.run_coroutine_threadsafe(first.server.stop(0), loop))
 
-        first.disk.asked = die_at_the_second_long_one
+        first.disk.asked = die_after_a_chunk
         await second.load(rig.source, model, WHOLE)
         again = hub.large_bytes - before
         assert second.counts.from_source[first.node_id] > CHUNK_BYTES
