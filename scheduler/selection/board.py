@@ -6,7 +6,7 @@ prompt and answer. Where a fast uplink meets a slower downlink the groups are sp
 searched again below what was found.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -75,6 +75,8 @@ class Board:
         self.rows: list[Row] = list(map(row, self.bases, self.loads, self.slows, self.paced))
         self.news: set[int] = set()
         """Rows that were told of and are not reckoned with yet."""
+        self.listeners: list[Callable[[Collection[int]], None]] = []
+        """Told which rows are others than before, whoever has the board reckon with its news."""
         self._untold: set[int] = set()
         keys = [keys[i] for i in by_key]
         self._fine = _bounds(keys)
@@ -143,10 +145,10 @@ class Board:
         self.news.add(index)
         return True
 
-    def take_in(self) -> Collection[int]:
-        """Reckon with the news. Which rows they were about."""
+    def take_in(self) -> None:
+        """Reckon with the news, and tell the listeners."""
         if not self.news:
-            return ()
+            return
         news = tuple(self.news)
         self.news.clear()
         loads, slows = self.loads, self.slows
@@ -161,7 +163,8 @@ class Board:
                 self.paced[i] = paced(self.bases[i], slow)
         self._stale.update(news)
         self._untold.update(news)
-        return news
+        for hear in self.listeners:
+            hear(news)
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> "Found | None":
         """The cheapest chain of whole spans with room on every stage, or None."""

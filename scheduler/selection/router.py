@@ -90,6 +90,7 @@ class Router:
         )
         known = planned_chains(self._board, planned, spec.num_layers)
         self._chains = Chains(self._board, known)
+        self._board.listeners.append(self._chains.update)
         self._finding = find_chains(self._board, known, self._typical_route)
         self._is_growing = True
         self._unprepared: Query | None = None
@@ -100,13 +101,13 @@ class Router:
     @property
     def candidates(self) -> Sequence[Candidate]:
         """Nodes as they were last told of."""
-        self._take_in()
+        self._board.take_in()
         return self._board.candidates
 
     @property
     def chains(self) -> Chains:
         """What is kept ready."""
-        self._take_in()
+        self._board.take_in()
         return self._chains
 
     def grow(self) -> bool:
@@ -119,7 +120,7 @@ class Router:
                 self._is_growing = False
             else:
                 if found is not None:
-                    self._take_in()
+                    self._board.take_in()
                     self._chains.add(found)
                 return True
         if self._unprepared is not None and self._stitcher is not None:
@@ -134,13 +135,6 @@ class Router:
         if index is not None:
             self._chains.recut(index)
         return index is not None
-
-    def _take_in(self) -> None:
-        news = self._board.take_in()
-        if news:
-            self._chains.update(news)
-            if self._stitcher is not None:
-                self._stitcher.update(news)
 
     def route(
         self,
@@ -158,7 +152,7 @@ class Router:
         if self._is_growing or self._unprepared is not None:
             self.grow()
         if self._board.news:
-            self._take_in()
+            self._board.take_in()
         chains = self._chains
         totals = chains.totals(query)
         if excluded:
@@ -203,7 +197,7 @@ class Router:
         self, query: Query, excluded: Collection[NodeId] = NOBODY
     ) -> list[tuple[Chain, Obstacle]]:
         """What keeps each ready chain from a request that none can take."""
-        self._take_in()
+        self._board.take_in()
         totals = self._chains.totals(query)
         if excluded:
             self._chains.without(totals, excluded)
@@ -235,7 +229,7 @@ class Router:
         is_blocked: IsBlocked | None = None,
     ) -> tuple[Route, float] | None:
         """The cheapest chain of all, and its milliseconds."""
-        self._take_in()
+        self._board.take_in()
         if self._is_aligned and is_blocked is None:
             found = self._board.best(query, excluded)
             return (self._board.route(found.path), found.total_ms) if found is not None else None

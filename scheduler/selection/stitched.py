@@ -5,7 +5,7 @@ one hands over where its span ends, or where the other's begins. Best first (A*)
 still cost at least is known beforehand (`potential.py`), so little but the answer is looked at.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import ge
@@ -55,6 +55,7 @@ class Stitcher:
         self._potentials = Potentials(self._ground, self._floors)
         self._stages: dict[tuple[int, int, int], Stage] = {}
         self._stale: set[int] = set()
+        board.listeners.append(self._stale.update)
 
     @property
     def ground(self) -> Ground:
@@ -77,13 +78,9 @@ class Stitcher:
         return self._potentials.is_prepared(query.prompt_tokens / max(1, query.new_tokens))
 
     def _take_in(self) -> None:
-        self._stale.update(self._board.take_in())
+        self._board.take_in()
         if self._stale:
             self._refresh()
-
-    def update(self, news: Iterable[int]) -> None:
-        """News of the board's rows, where somebody else took them in."""
-        self._stale.update(news)
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> tuple[Route, float] | None:
         """The cheapest chain with room on every stage and its ms, or None."""

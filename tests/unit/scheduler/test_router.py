@@ -1,6 +1,7 @@
 """Ready chains: priced live, taken in turns as planned, gone round, searched behind."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from plait.prefixes import BLOCK_TOKENS
@@ -68,6 +69,21 @@ def test_a_loaded_chain_is_passed_over_whatever_the_plan_says() -> None:
     which = router(PAIRS, weights={("a1", "a2"): 3.0, ("b1", "b2"): 1.0})
     assert which.update(replace(candidate("a2", (15, 30)), num_requests=8))
     assert all(names(which).endswith("b2") for _ in range(20))
+
+
+def test_news_of_loads_reach_ready_chains_whoever_looks_at_the_nodes_first() -> None:
+    looks: list[Callable[[Router], object]] = [
+        lambda which: which.candidates,
+        lambda which: which.grow(),
+        lambda which: which.exact(query()),
+        lambda which: which.refusals(query()),
+    ]
+    for look in looks:
+        for spans in (PAIRS, PAIRS | {"c": (10, 20)}):
+            which = router(spans, weights={("a1", "a2"): 3.0, ("b1", "b2"): 1.0})
+            assert which.update(replace(candidate("a2", (15, 30)), num_requests=8))
+            look(which)
+            assert all("a2" not in names(which) for _ in range(20))
 
 
 def test_a_chain_reserves_all_or_nothing() -> None:
