@@ -233,8 +233,13 @@ class ChainPlanner:
 
     def _gain(self, ring: list[NodeId], i: int, j: int) -> float:
         a, b, c, d = ring[i], ring[i + 1], ring[j], ring[(j + 1) % len(ring)]
-        rtt = self.links.rtt_ms
-        return rtt(a, b) + rtt(c, d) - rtt(a, c) - rtt(b, d)
+        trip = self._trip_ms
+        return trip(a, b) + trip(c, d) - trip(a, c) - trip(b, d)
+
+    def _trip_ms(self, a: NodeId, b: NodeId) -> float:
+        """The same both ways, though they may be measured differently: turning a part of the ring
+        round must not make it longer unseen, or 2-opt never ends."""
+        return (self.links.rtt_ms(a, b) + self.links.rtt_ms(b, a)) / 2
 
     # --- split ------------------------------------------------------------------------------------
 
