@@ -9,6 +9,7 @@ from plait.types import LayerSpan, NodeId, Stage
 from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import PrefixIndex, two_choices
+from scheduler.selection.board import Board
 from scheduler.selection.decision import How, priced, why
 from scheduler.selection.evidence import parts
 from scheduler.selection.groups import INFINITE
@@ -69,6 +70,22 @@ def test_a_loaded_chain_is_passed_over_whatever_the_plan_says() -> None:
     which = router(PAIRS, weights={("a1", "a2"): 3.0, ("b1", "b2"): 1.0})
     assert which.update(replace(candidate("a2", (15, 30)), num_requests=8))
     assert all(names(which).endswith("b2") for _ in range(20))
+
+
+def test_whoever_reads_the_board_first_its_listeners_hear_of_every_row() -> None:
+    nodes = [candidate(name, span) for name, span in PAIRS.items()]
+    looks: list[Callable[[Board], object]] = [
+        lambda board: board.candidates,
+        lambda board: board.best(query()),
+        lambda board: board.take_in(),
+    ]
+    for look in looks:
+        board = Board(nodes, Links([]), num_layers=30, hop_bytes=HOP_BYTES)
+        heard: set[int] = set()
+        board.listeners.append(heard.update)
+        board.update(replace(candidate("a2", (15, 30)), num_requests=8))
+        look(board)
+        assert heard == {board.index(NodeId("a2"))}
 
 
 def test_news_of_loads_reach_ready_chains_whoever_looks_at_the_nodes_first() -> None:
