@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -117,7 +118,7 @@ def test_no_body_drawn_from_the_document_makes_a_door_fail(path: str) -> None:
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        def ask(case: schemathesis.Case, data: st.DataObject) -> None:
+        def ask(case: "schemathesis.Case[Any]", data: st.DataObject) -> None:
             if isinstance(case.body, dict) and data.draw(st.booleans()):
                 case.body["model"] = "tiny"  # else most end at the model's name
             nonlocal num_answered

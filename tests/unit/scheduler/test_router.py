@@ -80,7 +80,9 @@ def test_whoever_reads_the_board_first_its_listeners_hear_of_every_row() -> None
         lambda board: board.take_in(),
     ]
     for look in looks:
-        board = Board(nodes, Links([]), num_layers=30, hop_bytes=HOP_BYTES)
+        board = Board(
+            nodes, Links([node(name) for name in PAIRS]), num_layers=30, hop_bytes=HOP_BYTES
+        )
         heard: set[int] = set()
         board.listeners.append(heard.update)
         board.update(replace(candidate("a2", (15, 30)), num_requests=8))
