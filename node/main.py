@@ -317,6 +317,7 @@ class Node:
             on_welcome=self._welcomed,
             progress=self._progress,
             rng=self._rng,
+            now_s=now_s,
             cached=self._cached.spans,
             allows=partial(allows_model, limits),
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -66,6 +65,7 @@ class ControlClient:
         on_welcome: Callable[[control_pb2.Welcome], None],
         progress: ProgressSink,
         rng: random.Random,
+        now_s: Callable[[], float],
         cached: Callable[[], Sequence[CachedSpan]] = tuple,
         allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
@@ -86,7 +86,7 @@ class ControlClient:
         self._cached = cached
         self._allows = allows
         self._backoff = Backoff(rng)
-        self._punctuality = Punctuality(time.monotonic)
+        self._punctuality = Punctuality(now_s)
         self._queue: deque[control_pb2.NodeReport] = deque()
         self._wake = asyncio.Event()
         self._progress_said: tuple[int, str, float] = (0, "", 0.0)

@@ -162,6 +162,7 @@ class AttachedNode:
             on_welcome=self.welcomes.append,
             progress=self.said.append,
             rng=random.Random(1),
+            now_s=now_s,
         )
         self.runtime.connect(
             links=NoLinks(), gateway=NoGateway(), reporter=self.control, leaver=self.told
