@@ -1,7 +1,20 @@
 // Shows HTML that the server draws, changing only what differs, so that focus, selection and
 // scroll positions outlive an update. Presses and forms go back as one event, "action".
 
-const ARM_MS = 4000;
+const ARM_MS = 8000;
+const LOOK_MS = 3000;
+
+// A viewer whose session ended while its socket was away gets no socket any more, and nobody could
+// tell it so: it looks for itself. A page of a session that is over is a redirect.
+setInterval(async () => {
+  if (window.socket?.connected) return;
+  try {
+    const answer = await fetch(location.pathname, { method: "HEAD", redirect: "manual" });
+    if (answer.type === "opaqueredirect") location.reload();
+  } catch {
+    // The coordinator is away: it is asked again.
+  }
+}, LOOK_MS);
 
 function patchAttributes(have, want) {
   for (const { name } of [...have.attributes]) {
