@@ -23,7 +23,7 @@ from tests.kit.network import (
 from tests.kit.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
-NUM_TOKENS = 300
+NUM_TOKENS = 200
 NUM_STREAMS = 8
 DONE_S = 90.0
 LEAVE_S = 10.0

@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.kit.in_process import SmallNetwork, small_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-NUM_TOKENS = 150
+NUM_TOKENS = 100
 PROMPT = [*range(60, 90), *range(60, 75)]
 
 
