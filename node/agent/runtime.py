@@ -14,7 +14,7 @@ from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
 from node.core.messages import StageOpen, StatusCode
-from node.draft_port import DraftAnswer, DraftHost, DraftOrder
+from node.draft_port import DraftHost
 from node.ports import (
     EngineHost,
     Gateway,
@@ -123,13 +123,10 @@ class NodeRuntime:
         """The engine's sink."""
         self.post(ev.StepFinished(results))
 
-    def _drafted(self, answer: DraftAnswer) -> None:
-        self.post(ev.Drafted(answer.request_id, answer.epoch, answer.token_ids, answer.step_ms))
-
     async def run(self) -> None:
         """Ticks, loads and the draft model, until cancelled."""
         if self._drafter is not None:
-            self._drafter.start(self._drafted)
+            self._drafter.start(self.post)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tick())
@@ -206,18 +203,7 @@ class NodeRuntime:
         if self._drafter is None:
             self._pending.append(ev.Drafted(effect.request_id, effect.epoch, ()))
             return
-        self._drafter.order(
-            DraftOrder(
-                request_id=effect.request_id,
-                epoch=effect.epoch,
-                start=effect.start,
-                token_ids=effect.token_ids,
-                count=effect.count,
-                is_waited=effect.is_waited,
-                kv_tokens=effect.kv_tokens,
-                sampling=effect.sampling,
-            )
-        )
+        self._drafter.order(effect)
 
     async def _check_drafts(self, effect: ef.LoadSpan) -> None:
         """Whether the draft model guesses tokens of the span's model."""

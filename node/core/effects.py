@@ -118,7 +118,8 @@ class SubmitRows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """Have the draft model guess what comes behind `token_ids`, which begin at `start`: `count`
-    tokens; ends in Drafted. ReleaseKv ends it for the request."""
+    tokens; ends in Drafted. The sequence never becomes longer than `kv_tokens`; a row waits for the
+    answer where it `is_waited` for. ReleaseKv ends it for the request."""
 
     request_id: RequestId
     epoch: int

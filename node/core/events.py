@@ -206,8 +206,8 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What the draft model guesses; a guess took it `step_ms`. Nothing: it does not for this
-    request."""
+    """What the draft model guesses; a guess took it `step_ms`. Nothing where it has no room for the
+    request, or there is no such model."""
 
     request_id: RequestId
     epoch: int

@@ -19,7 +19,9 @@ from typing import Final
 
 import torch
 
-from node.draft_port import DraftAnswer, DraftOrder, DraftSink
+from node.core.effects import Draft
+from node.core.events import Drafted
+from node.draft_port import DraftSink
 from node.engine.drafting_book import DraftBook, Guessing, nothing
 from node.engine.drafting_model import DraftModel
 from node.engine.sequence import Sequence, StepItem
@@ -33,7 +35,7 @@ NICENESS: Final = 5
 
 _log = log.get("drafting")
 
-Command = Callable[[], list[DraftAnswer]]
+Command = Callable[[], list[Drafted]]
 
 
 class Drafter:
@@ -78,11 +80,11 @@ class Drafter:
             self._vocab_size = min(spec.vocab_size, self._model.spec.vocab_size)
         return refusal
 
-    def order(self, order: DraftOrder) -> None:
+    def order(self, order: Draft) -> None:
         self._do(lambda: self.book.take(order))
 
     def close(self, request_id: RequestId, epoch: int) -> None:
-        def closed() -> list[DraftAnswer]:
+        def closed() -> list[Drafted]:
             self.book.close(request_id, epoch)
             return []
 
@@ -150,7 +152,7 @@ class Drafter:
             return
         self.book.ran(sequence, item.work.num_tokens, guess, step_ms)
 
-    def _tell(self, answers: list[DraftAnswer]) -> None:
+    def _tell(self, answers: list[Drafted]) -> None:
         for answer in answers:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
                 self._loop.call_soon_threadsafe(self._sink, answer)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.draft_port import DraftAnswer, DraftOrder
+from node.core.effects import Draft
+from node.core.events import Drafted
 from node.engine.blocks import BlockLedger, Run, blocks_of
 from plait.prefixes import BLOCK_TOKENS
 from plait.types import RequestId
@@ -24,7 +25,7 @@ class Guessing:
     """A request's sequence. The first `num_run` of `ids + guesses` have their KV in `runs`. So many
     guesses as are `wanted` are to be told, 0 for none; up to `reach` may be made ahead of that."""
 
-    order: DraftOrder
+    order: Draft
     ids: list[int]
     guesses: list[int]
     num_run: int = 0
@@ -38,7 +39,7 @@ class Guessing:
     def key(self) -> RequestId:
         return self.order.request_id
 
-    def goes_on(self, order: DraftOrder) -> None:
+    def goes_on(self, order: Draft) -> None:
         """Tokens came: guesses that they are stay, with their KV; so do those behind them."""
         came, old = order.token_ids, len(self.ids)
         right = 0
@@ -91,7 +92,7 @@ class DraftBook:
     def blocks_used(self) -> int:
         return self._ledger.num_referenced
 
-    def take(self, order: DraftOrder) -> list[DraftAnswer]:
+    def take(self, order: Draft) -> list[Drafted]:
         """Take an order in; its answer where that is known now: nothing can be guessed for it, or
         its guesses have been made ahead."""
         found = self._sequences.get(order.request_id)
@@ -147,9 +148,9 @@ class DraftBook:
             sequence.num_steps += 1
             sequence.steps_ms += step_ms
 
-    def answers(self, stepped: Iterable[Guessing]) -> list[DraftAnswer]:
+    def answers(self, stepped: Iterable[Guessing]) -> list[Drafted]:
         """What is to be told now; who is told goes behind the others."""
-        told: list[DraftAnswer] = []
+        told: list[Drafted] = []
         for sequence in stepped:
             is_gone = self._sequences.get(sequence.key) is not sequence
             if is_gone or sequence.wanted == 0 or sequence.is_wanted:
@@ -165,12 +166,12 @@ class DraftBook:
         assert self._sequences or self.blocks_used == 0, "blocks are in use by nobody"
 
 
-def nothing(order: DraftOrder) -> DraftAnswer:
+def nothing(order: Draft) -> Drafted:
     """The answer that there is none."""
-    return DraftAnswer(order.request_id, order.epoch, ())
+    return Drafted(order.request_id, order.epoch, ())
 
 
-def _answer(sequence: Guessing) -> DraftAnswer:
+def _answer(sequence: Guessing) -> Drafted:
     guesses: Sequence[int] = sequence.guesses[: sequence.wanted]
     step_ms = sequence.steps_ms / max(1, sequence.num_steps)
-    return DraftAnswer(sequence.key, sequence.order.epoch, tuple(guesses), step_ms)
+    return Drafted(sequence.key, sequence.order.epoch, tuple(guesses), step_ms)

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from node.agent.weights import open_weights
-from node.draft_port import DraftAnswer
+from node.core.events import Drafted
 from node.engine.device import pick_device
 from node.engine.drafting import Drafter, drawing
 from node.engine.drafting_model import DraftModel, load_draft_model, vocabulary_hash
@@ -39,9 +39,9 @@ class Heard:
     """A sink."""
 
     def __init__(self) -> None:
-        self.answers: asyncio.Queue[DraftAnswer] = asyncio.Queue()
+        self.answers: asyncio.Queue[Drafted] = asyncio.Queue()
 
-    async def next(self) -> DraftAnswer:
+    async def next(self) -> Drafted:
         async with asyncio.timeout(30):
             return await self.answers.get()
 

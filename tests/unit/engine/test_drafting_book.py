@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from node.draft_port import DraftAnswer, DraftOrder
+from node.core.effects import Draft
+from node.core.events import Drafted
 from node.engine.drafting_book import CHUNK_TOKENS, SEQUENCES_MAX, DraftBook
 from plait.types import RequestId, SamplingParams
 
@@ -17,8 +18,8 @@ def order(
     epoch: int = 1,
     is_waited: bool = True,
     kv_tokens: int = 300,
-) -> DraftOrder:
-    return DraftOrder(
+) -> Draft:
+    return Draft(
         request_id=RequestId(name),
         epoch=epoch,
         start=start,
@@ -41,10 +42,10 @@ class Engine:
     def __init__(self, num_slots: int = 4_096) -> None:
         self.book = DraftBook(num_slots, num_slots)
         self.slots: dict[str, list[int]] = {}
-        self.told: list[DraftAnswer] = []
+        self.told: list[Drafted] = []
         self.num_steps = 0
 
-    def take(self, given: DraftOrder) -> None:
+    def take(self, given: Draft) -> None:
         self.told += self.book.take(given)
 
     def step(self) -> list[str]:
@@ -147,7 +148,7 @@ def test_who_finds_no_room_hears_that_there_is_nothing_and_holds_nothing() -> No
 @pytest.mark.parametrize(
     "given", [order(3, 1), order(0, *range(5_000)), order(0, 1, epoch=1, name="old")]
 )
-def test_orders_that_do_not_fit_are_answered_with_nothing(given: DraftOrder) -> None:
+def test_orders_that_do_not_fit_are_answered_with_nothing(given: Draft) -> None:
     engine = Engine()
     engine.take(order(0, 1, 2, name="old", epoch=2))
     engine.take(given)
@@ -167,7 +168,7 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one() -> None:
     engine.run()
     engine.take(order(0, 9, 9, epoch=2, count=1))
     engine.run()
-    assert engine.told[-1] == DraftAnswer(RequestId("a"), 2, guessed([9, 9], 1), 1.0)
+    assert engine.told[-1] == Drafted(RequestId("a"), 2, guessed([9, 9], 1), 1.0)
     engine.book.close(RequestId("a"), 1)
     assert engine.book.num_sequences == 1, "a late end of the earlier one"
     engine.book.close(RequestId("a"), 2)
@@ -179,4 +180,4 @@ def test_sequences_are_bounded() -> None:
     for number in range(SEQUENCES_MAX + 1):
         engine.take(order(0, 1, name=f"r{number}"))
     assert engine.book.num_sequences == SEQUENCES_MAX
-    assert engine.told == [DraftAnswer(RequestId(f"r{SEQUENCES_MAX}"), 1, ())]
+    assert engine.told == [Drafted(RequestId(f"r{SEQUENCES_MAX}"), 1, ())]
