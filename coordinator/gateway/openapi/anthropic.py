@@ -5,8 +5,12 @@ from typing import Final
 from coordinator.gateway.messages import MESSAGES_MAX
 from coordinator.gateway.openapi.parts import (
     ANY_OBJECT,
+    CALL_ID,
     FLAG,
+    MODEL,
+    NAME,
     TEXT,
+    TOP_P,
     Schema,
     array,
     either,
@@ -19,10 +23,8 @@ from coordinator.gateway.openapi.parts import (
     word,
 )
 from coordinator.gateway.order import STOP_CHARS_MAX, STOPS_MAX
-from coordinator.gateway.tool_fields import CALL_ID_CHARS_MAX, TOOLS_MAX
+from coordinator.gateway.tool_fields import TOOLS_MAX
 
-_CALL_ID: Final = texts(1, CALL_ID_CHARS_MAX)
-_NAME: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 _CACHED: Final[dict[str, Schema]] = {
     "cache_control": says(
         record({"type": word("ephemeral")}), "Every prompt's beginning is kept for reuse anyway."
@@ -31,11 +33,11 @@ _CACHED: Final[dict[str, Schema]] = {
 _TEXT_BLOCK: Final = record({"type": word("text"), "text": TEXT}, _CACHED)
 _TEXT_BLOCKS: Final = either(TEXT, array(_TEXT_BLOCK, 1))
 _RESULT: Final = record(
-    {"type": word("tool_result"), "tool_use_id": _CALL_ID},
+    {"type": word("tool_result"), "tool_use_id": CALL_ID},
     {"content": _TEXT_BLOCKS, "is_error": FLAG, **_CACHED},
 )
 _USE: Final = record(
-    {"type": word("tool_use"), "id": _CALL_ID, "name": TEXT, "input": ANY_OBJECT}, _CACHED
+    {"type": word("tool_use"), "id": CALL_ID, "name": TEXT, "input": ANY_OBJECT}, _CACHED
 )
 
 TURN: Final = either(
@@ -46,14 +48,14 @@ TURN: Final = either(
 )
 
 _CONVERSATION_REQUIRED: Final[dict[str, Schema]] = {
-    "model": says(TEXT, "A name of `GET /v1/models`."),
+    "model": MODEL,
     "messages": says(array(ref("Turn"), 1, MESSAGES_MAX), "The last one is not the assistant's."),
 }
 _CONVERSATION: Final[dict[str, Schema]] = {
     "system": _TEXT_BLOCKS,
     "tools": array(
         record(
-            {"name": _NAME, "input_schema": ANY_OBJECT},
+            {"name": NAME, "input_schema": ANY_OBJECT},
             {"type": word("custom"), "description": TEXT, "strict": FLAG, **_CACHED},
         ),
         high=TOOLS_MAX,
@@ -74,7 +76,7 @@ MESSAGES: Final = record(
         **_CONVERSATION,
         "temperature": number(0, 1),
         "top_k": integer(0, 1 << 31),
-        "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        "top_p": TOP_P,
         "stop_sequences": array(texts(1, STOP_CHARS_MAX), high=STOPS_MAX),
         "output_config": record(
             {}, {"format": record({"type": word("json_schema"), "schema": ANY_OBJECT})}

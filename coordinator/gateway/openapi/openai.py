@@ -5,8 +5,12 @@ from typing import Final
 from coordinator.gateway.messages import MESSAGES_MAX
 from coordinator.gateway.openapi.parts import (
     ANY_OBJECT,
+    CALL_ID,
     FLAG,
+    MODEL,
+    NAME,
     TEXT,
+    TOP_P,
     Schema,
     array,
     either,
@@ -26,17 +30,14 @@ from coordinator.gateway.schema import (
     COMPLETION_MAX_TOKENS,
     TIERS,
 )
-from coordinator.gateway.tool_fields import CALL_ID_CHARS_MAX, CALLS_MAX, TOOLS_MAX
+from coordinator.gateway.tool_fields import CALLS_MAX, TOOLS_MAX
 from plait.types import DRAFTS_MAX
 
-_CALL_ID: Final = texts(1, CALL_ID_CHARS_MAX)
-_NAME: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
-_MODEL: Final = says(TEXT, "A name of `GET /v1/models`.")
 _TEXT_PART: Final = record({"type": word("text"), "text": TEXT})
 _CONTENT: Final = either(TEXT, array(_TEXT_PART))
 _CALL: Final = record(
     {
-        "id": _CALL_ID,
+        "id": CALL_ID,
         "type": word("function"),
         "function": record(
             {"name": TEXT, "arguments": says(TEXT, "A JSON object, as text.")},
@@ -44,12 +45,11 @@ _CALL: Final = record(
     }
 )
 _TOKEN_IDS: Final = array(integer(0), 1)
-_TOP_P: Final[Schema] = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 _STREAM_OPTIONS: Final = says(record({}, {"include_usage": FLAG}), "Only where `stream` is true.")
 
 _SAMPLING: Final[dict[str, Schema]] = {
     "temperature": number(0, 2),
-    "top_p": _TOP_P,
+    "top_p": TOP_P,
     "top_k": says(integer(0, 1 << 31), "plait's own; 0: all tokens."),
     "min_p": says(number(0, 1), "plait's own."),
     "presence_penalty": number(-2, 2),
@@ -83,7 +83,7 @@ RESPONSE_FORMAT: Final = either(
         {
             "type": word("json_schema"),
             "json_schema": record(
-                {"name": _NAME, "schema": ANY_OBJECT}, {"description": TEXT, "strict": FLAG}
+                {"name": NAME, "schema": ANY_OBJECT}, {"description": TEXT, "strict": FLAG}
             ),
         }
     ),
@@ -92,7 +92,7 @@ RESPONSE_FORMAT: Final = either(
 )
 
 _FUNCTION: Final = record(
-    {"name": _NAME}, {"description": TEXT, "parameters": ANY_OBJECT, "strict": FLAG}
+    {"name": NAME}, {"description": TEXT, "parameters": ANY_OBJECT, "strict": FLAG}
 )
 
 MESSAGE: Final = either(
@@ -102,11 +102,11 @@ MESSAGE: Final = either(
         {"content": _CONTENT, "tool_calls": array(_CALL, 1, CALLS_MAX)},
         says="`content` may be absent beside calls alone.",
     ),
-    record({"role": word("tool"), "content": _CONTENT, "tool_call_id": _CALL_ID}),
+    record({"role": word("tool"), "content": _CONTENT, "tool_call_id": CALL_ID}),
 )
 
 CHAT: Final = record(
-    {"model": _MODEL, "messages": array(ref("Message"), 1, MESSAGES_MAX)},
+    {"model": MODEL, "messages": array(ref("Message"), 1, MESSAGES_MAX)},
     {
         **_SAMPLING,
         "max_tokens": integer(1),
@@ -124,7 +124,7 @@ CHAT: Final = record(
 
 COMPLETION: Final = record(
     {
-        "model": _MODEL,
+        "model": MODEL,
         "prompt": either(texts(), array(texts(), 1), _TOKEN_IDS, array(_TOKEN_IDS, 1)),
     },
     {
@@ -156,21 +156,21 @@ INPUT_ITEM: Final = either(
         {"type": word("message"), **_GIVEN_BACK},
     ),
     record(
-        {"type": word("function_call"), "call_id": _CALL_ID, "name": TEXT, "arguments": TEXT},
+        {"type": word("function_call"), "call_id": CALL_ID, "name": TEXT, "arguments": TEXT},
         _GIVEN_BACK,
     ),
     record(
-        {"type": word("function_call_output"), "call_id": _CALL_ID, "output": _SPOKEN}, _GIVEN_BACK
+        {"type": word("function_call_output"), "call_id": CALL_ID, "output": _SPOKEN}, _GIVEN_BACK
     ),
 )
 
 RESPONSE: Final = record(
-    {"model": _MODEL, "input": either(TEXT, array(ref("InputItem"), 1, MESSAGES_MAX))},
+    {"model": MODEL, "input": either(TEXT, array(ref("InputItem"), 1, MESSAGES_MAX))},
     {
         "instructions": TEXT,
         "max_output_tokens": integer(1, (1 << 31) - 1),
         "temperature": number(0, 2),
-        "top_p": _TOP_P,
+        "top_p": TOP_P,
         "include": array(word(LOGPROBS)),
         "top_logprobs": says(integer(0, 20), f"Only where `include` names {LOGPROBS}."),
         "text": record(
@@ -179,7 +179,7 @@ RESPONSE: Final = record(
                 "format": either(
                     record({"type": word("text", "json_object")}),
                     record(
-                        {"type": word("json_schema"), "name": _NAME, "schema": ANY_OBJECT},
+                        {"type": word("json_schema"), "name": NAME, "schema": ANY_OBJECT},
                         {"description": TEXT, "strict": FLAG},
                     ),
                 )
@@ -187,7 +187,7 @@ RESPONSE: Final = record(
         ),
         "tools": array(
             record(
-                {"type": word("function"), "name": _NAME},
+                {"type": word("function"), "name": NAME},
                 {"description": TEXT, "parameters": ANY_OBJECT, "strict": FLAG},
             ),
             high=TOOLS_MAX,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from coordinator.gateway.tool_fields import CALL_ID_CHARS_MAX
+
 Schema = dict[str, object]
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -62,3 +64,9 @@ def record(
         "additionalProperties": False,
         **described,
     }
+
+
+MODEL: Final = says(TEXT, "A name of `GET /v1/models`.")
+NAME: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+CALL_ID: Final = texts(1, CALL_ID_CHARS_MAX)
+TOP_P: Final[Schema] = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
