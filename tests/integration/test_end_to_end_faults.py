@@ -19,9 +19,8 @@ from tests.kit.network import (
     client_of,
     kill_and_restart_coordinator,
     num_serving,
-    serving_network,
+    two_tiny_chains,
 )
-from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,8 +41,7 @@ HELD: GenerateOptions = {
 def spare_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     """Two chains of two nodes each: whoever dies, somebody else holds the same layers."""
     home = tmp_path_factory.mktemp("spare-network")
-    spec = write_tiny_model(home / "tiny")
-    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+    with two_tiny_chains(home) as network:
         (model,) = network.view().models
         assert min(model.replicas_per_layer) >= 2
         yield network

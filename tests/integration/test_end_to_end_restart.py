@@ -18,9 +18,8 @@ from tests.kit.network import (
     kill_and_restart_coordinator,
     num_serving,
     rejoin_node,
-    serving_network,
+    two_tiny_chains,
 )
-from tests.kit.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
 NUM_TOKENS = 200
@@ -37,8 +36,7 @@ KILLS = int(os.environ.get("PLAIT_KILLS", "3"))
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     """Two chains of two nodes each."""
     home = tmp_path_factory.mktemp("restarted-network")
-    spec = write_tiny_model(home / "tiny")
-    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+    with two_tiny_chains(home) as network:
         yield network
 
 

@@ -21,11 +21,11 @@ from plait.crypto.authority import CertificateAuthority
 from plait.crypto.tokens import JoinToken
 from plait.errors import AuthenticationError, UnavailableError
 from plait.types import NodeId
+from tests.kit.stores import LATER_KEY_COLUMNS
 from tests.kit.tools import needs, without
 from tests.kit.wait import until_sync
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-LATER_COLUMNS = ("weight", "requests_per_min", "tokens_per_min", "models", "expires_unix_ms")
 CA = CertificateAuthority.create(ManualClock())
 pytestmark = [pytest.mark.slow, needs(PROGRAMS, "PostgreSQL", "postgresql")]
 
@@ -137,7 +137,7 @@ async def test_a_store_of_the_first_schema_is_brought_up_to_date_once(
     async with open_store(url, ManualClock(), ca_der=b"") as store:
         _, entry = await store.keys.create_key(display_name="old", is_admin=False)
         async with store.history.engine.begin() as connection:
-            for column in LATER_COLUMNS:
+            for column in LATER_KEY_COLUMNS:
                 await connection.execute(text(f"ALTER TABLE api_keys DROP COLUMN {column}"))
             await connection.execute(text("UPDATE plait_schema SET version = 1"))
 

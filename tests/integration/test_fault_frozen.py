@@ -14,8 +14,7 @@ from plait.models import load_spec, resolve
 from plait.sdk import Client, Stream
 from tests.kit.chaos import frozen
 from tests.kit.disturbed import ask, disturb, greedy, is_idle, pid_of
-from tests.kit.network import client_of, num_serving, rejoin_node, serving_network
-from tests.kit.tiny_model import write_tiny_model
+from tests.kit.network import client_of, num_serving, rejoin_node, two_tiny_chains
 from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -32,8 +31,7 @@ BUSY_S = 3.0
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     """Two chains of two nodes each."""
     home = tmp_path_factory.mktemp("frozen-network")
-    spec = write_tiny_model(home / "tiny")
-    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+    with two_tiny_chains(home) as network:
         yield network
 
 

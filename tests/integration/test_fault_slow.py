@@ -9,8 +9,7 @@ from plait.cli.local_network import LocalNetwork
 from plait.sdk import Client, Completion
 from tests.kit.chaos import stuttering
 from tests.kit.disturbed import ask, is_idle, pid_of
-from tests.kit.network import client_of, num_serving, serving_network
-from tests.kit.tiny_model import write_tiny_model
+from tests.kit.network import client_of, num_serving, two_tiny_chains
 from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -27,8 +26,7 @@ BACK_S = 20.0
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     """Two chains of two nodes each."""
     home = tmp_path_factory.mktemp("slow-network")
-    spec = write_tiny_model(home / "tiny")
-    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+    with two_tiny_chains(home) as network:
         yield network
 
 

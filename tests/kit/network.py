@@ -13,6 +13,7 @@ from plait.models import load_spec, pull, resolve
 from plait.sdk import Client
 from plait.types import ModelSource, ModelSpec
 from tests.kit.memory import cap_for_stages
+from tests.kit.tiny_model import write_tiny_model
 
 SMOLLM: str = "smollm2-135m-instruct"
 SERVE_S = 300.0
@@ -75,6 +76,14 @@ def kill_and_restart_coordinator(
     network.coordinator = network.children.start(
         "coordinator-again", arguments, {"PLAIT_HOME": str(home)}
     )
+
+
+@contextmanager
+def two_tiny_chains(home: Path) -> Iterator[LocalNetwork]:
+    """Two chains of two nodes each, of the tiny model, which lies in `home / "tiny"`."""
+    spec = write_tiny_model(home / "tiny")
+    with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=2) as network:
+        yield network
 
 
 def rejoin_node(

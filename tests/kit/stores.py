@@ -8,6 +8,8 @@ from plait.errors import AuthenticationError, InvalidRequestError
 
 MADE_UNIX_MS = 1_780_000_000_000
 NOW_UNIX_MS = 1_790_000_000_000
+LATER_KEY_COLUMNS = ("weight", "requests_per_min", "tokens_per_min", "models", "expires_unix_ms")
+"""Of keys, which the first schema did not have."""
 
 
 class MemoryKeys:

@@ -11,8 +11,8 @@ from coordinator.ports import UNLIMITED, KeyLimits
 from coordinator.shell.store import Store, open_store
 from plait.clock import ManualClock
 from plait.errors import AuthenticationError, InvalidRequestError
+from tests.kit.stores import LATER_KEY_COLUMNS
 
-LATER_COLUMNS = ("weight", "requests_per_min", "tokens_per_min", "models", "expires_unix_ms")
 NOW_MS = 1_700_000_000_000
 
 
@@ -115,7 +115,7 @@ async def test_keys_of_an_older_store_weigh_as_much_as_each_other(
 ) -> None:
     secret, entry = await store.keys.create_key(display_name="old", is_admin=True)
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        for column in LATER_COLUMNS:
+        for column in LATER_KEY_COLUMNS:
             connection.execute(f"ALTER TABLE api_keys DROP COLUMN {column}")
         connection.execute("DROP TABLE node_sessions")
         connection.execute("UPDATE plait_schema SET version = 1")
