@@ -59,6 +59,10 @@ class ChunkClient:
                     raise FrameError(f"{holder} sent more than a chunk", reason="weights_oversize")
         except TimeoutError:
             raise UnavailableError(f"{holder} sent nothing for {BLOCK_S:g} s") from None
+        except (asyncio.CancelledError, aio.UsageError):
+            if _is_ending():
+                raise
+            raise UnavailableError(f"{holder} has left") from None
         except aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise OverloadedError(f"{holder} gives to others now") from error
@@ -90,6 +94,13 @@ class ChunkClient:
         raise UnavailableError(f"{holder} cannot be reached at {', '.join(addresses) or 'all'}")
 
     async def _drop(self, holder: NodeId) -> None:
+        """Other calls of that channel end as cancelled."""
         channel = self._open.pop(holder, None)
         if channel is not None:
             await channel.close()
+
+
+def _is_ending() -> bool:
+    """Whether it is the task that runs that was cancelled, and not its call alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
