@@ -9,6 +9,7 @@ from coordinator.core.settle import is_routable
 from coordinator.core.state import CoreState, ModelRoutes, NodeRecord, RequestRecord
 from plait.types import ModelSpec, NodeId, Route
 from scheduler.cost import StageCost
+from scheduler.handover import handed_over
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import PrefixIndex
 from scheduler.selection.candidates import Load, Promise
@@ -111,7 +112,7 @@ def _routes(state: CoreState, spec: ModelSpec) -> ModelRoutes | None:
         state.links,
         spec=spec,
         hop_bytes=state.wire_dtype.row_bytes(spec.hidden_size),
-        planned=_planned(state, costs),
+        planned=_planned(state, costs, spec.num_layers),
     )
     routes = ModelRoutes(router, state.topology, state.links_version, state.now_ms, costs)
     state.routes[spec.model_id] = routes
@@ -131,7 +132,7 @@ def _tell(state: CoreState, routes: ModelRoutes) -> None:
 
 
 def _planned(
-    state: CoreState, costs: dict[NodeId, StageCost]
+    state: CoreState, costs: dict[NodeId, StageCost], num_layers: int
 ) -> list[tuple[tuple[NodeId, ...], float]]:
     """The plan's chains, each with a share as large as its rate: KV slots by the time of a token
     (Little's law)."""
@@ -140,8 +141,11 @@ def _planned(
     planned: list[tuple[tuple[NodeId, ...], float]] = []
     for chain in chains:
         nodes = [state.nodes[n] for n in chain if n in costs]
-        if len(nodes) == len(chain):
-            token_ms = sum(costs[n.node_id].decode_ms(len(n.span or ()), 1) for n in nodes)
+        held = [n.span for n in nodes if n.span is not None]
+        parts = handed_over(held, num_layers) if len(held) == len(chain) else None
+        if parts is not None:
+            runs = zip(nodes, parts, strict=True)
+            token_ms = sum(costs[n.node_id].decode_ms(len(part), 1) for n, part in runs)
             slots = min(n.kv_tokens_max for n in nodes)
             planned.append((chain, max(1.0, slots / max(1e-3, token_ms))))
     return planned

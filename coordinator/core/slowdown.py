@@ -10,6 +10,7 @@ from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.problem import AllocationProblem
 from scheduler.calibration import calibrated
 from scheduler.cost import stage_cost
+from scheduler.handover import handed_over
 
 CHAIN_SHARE_MIN: Final = 0.85
 """Below this part of what was planned, a chain is planned anew."""
@@ -67,12 +68,11 @@ def _score(state: CoreState, chain: list[NodeRecord], *, is_now: bool) -> float:
     )
     planner = ChainPlanner(problem, spec)
     held: dict[NodeId, LayerSpan] = {}
-    stages: list[tuple[NodeId, LayerSpan]] = []
     for node in chain:
         assert node.profile is not None and node.span is not None
         factors = node.calibration.factors if is_now else node.calibration.accepted
         planner.costs[node.node_id] = calibrated(stage_cost(node.profile, spec), factors)
         held[node.node_id] = node.span
-        at = stages[-1][1].end if stages else node.span.start
-        stages.append((node.node_id, LayerSpan(min(at, node.span.end - 1), node.span.end)))
+    spans = list(held.values())
+    stages = list(zip(held, handed_over(spans, spec.num_layers) or spans, strict=True))
     return Chain(tuple(stages), planner.evaluate(stages, held=held)).score

@@ -98,11 +98,14 @@ def _chain_violations(problem: AllocationProblem, plan: Allocation) -> list[str]
             found.append(f"chain {', '.join(chain)} mixes models")
             continue
         at = 0
-        for stage in known:
-            # A stage may run any part of its span: it must reach over the boundary.
-            if not stage.span.start <= at < stage.span.end:
+        for stage, after in zip(known, (*known[1:], None), strict=True):
+            # A stage may run any part of its span: it must reach over the boundary. One that holds
+            # as much as the next one hands over where that one begins.
+            is_wide = after is not None and after.span.end <= stage.span.end
+            to = after.span.start if after is not None and is_wide else stage.span.end
+            if not stage.span.start <= at < to:
                 break
-            at = stage.span.end
+            at = to
         if at != layers.get(known[0].model_id):
             found.append(f"chain {', '.join(chain)} has a gap at layer {at}")
     return found

@@ -7,7 +7,8 @@ goes on with the first few and looks for another one with each request.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from plait.types import NodeId, Route, Stage
+from plait.types import NodeId, Route
+from scheduler.handover import handed_over
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Candidate
 from scheduler.selection.chains import CHAINS_MAX, Chain
@@ -80,16 +81,10 @@ def _alike(board: Board, candidate: Candidate) -> set[NodeId]:
 
 
 def whole_route(board: Board, node_ids: Sequence[NodeId], num_layers: int) -> Route | None:
-    """The stages of nodes that run all they hold, or None where they do not fit together now."""
-    stages: list[Stage] = []
-    at = 0
-    for node_id in node_ids:
-        index = board.index(node_id)
-        if index is None:
-            return None
-        candidate = board.candidates[index]
-        if candidate.span.start != at:
-            return None
-        at = candidate.span.end
-        stages.append(Stage(node_id, candidate.incarnation, candidate.span))
-    return tuple(stages) if at == num_layers else None
+    """The stages of nodes, or None where they do not fit together now."""
+    found = [board.index(node_id) for node_id in node_ids]
+    known = [index for index in found if index is not None]
+    spans = handed_over([board.candidates[index].span for index in known], num_layers)
+    if spans is None or len(known) < len(found):
+        return None
+    return board.part_route([(i, span.end) for i, span in zip(known, spans, strict=True)])

@@ -19,7 +19,7 @@ from coordinator.core.machines import NodeState
 from coordinator.core.state import Limits
 from node.core.machines import NodeState as OwnState
 from plait.crypto.tickets import TicketSigner
-from plait.types import DType, LayerSpan, NodeId, RequestId
+from plait.types import DType, LayerSpan, NodeId, NodeProfile, RequestId
 from scheduler.cost import need_bytes
 from tests.sim import arithmetic
 from tests.sim.client import Client
@@ -59,7 +59,9 @@ class Fleet:
         duration_ms: int = 600_000,
         num_layers: int = 16,
         faults: FleetFaults | None = None,
+        profiles: Sequence[NodeProfile] = (),
     ) -> None:
+        """`profiles`: of machines that are not drawn, instead of `num_nodes` that are."""
         self.rng = Random(seed)
         self.faults = faults if faults is not None else _drawn(self.rng, seed)
         self._any_per_s = self.faults.any_per_s
@@ -89,8 +91,8 @@ class Fleet:
         self.witness = Witness(LIMITS)
         self.epochs: dict[RequestId, int] = {}
         self.machines: dict[NodeId, Machine] = {}
-        for index in range(num_nodes):
-            machine = self._machine(index)
+        for index in range(len(profiles) or num_nodes):
+            machine = self._machine(index) if not profiles else self._given(profiles[index])
             self.machines[machine.node_id] = machine
             self.clock.after(self.rng.randrange(8_000), machine.boot)
         self.cover = Cover(self)
@@ -110,6 +112,9 @@ class Fleet:
         return Machine(
             self, profile, layers_max=layers_max, kv_tokens=rng.choice([300, 600, 1_200])
         )
+
+    def _given(self, profile: NodeProfile) -> Machine:
+        return Machine(self, profile, layers_max=0, kv_tokens=1_200)
 
     def _client(self, index: int, duration_ms: int) -> Client:
         rng = self.rng
