@@ -110,7 +110,8 @@ def assemble(around: Surroundings) -> Parts:
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
     control = _control(around, inbox, enrolment)
     gateway = _gateway(around, inbox, cached, keys)
-    views = LiveViews(cached, gateway.relay.progress, gateway.relay.guesses)
+    relay = gateway.relay
+    views = LiveViews(cached, relay.progress, relay.guesses, relay.prompts)
     solver = Solver(inbox)
     lifetimes = LifetimeKeeper(store.sessions)
     journal = Journal(

@@ -85,7 +85,8 @@ class ModelView:
     """One served model. `replicas_per_layer[i]` counts serving nodes that hold layer i.
 
     `missing` are layers that nobody serves, `missing_bytes` the least memory that would help,
-    `lack` says all of it in one sentence with `advice`; empty where the model is ready.
+    `lack` says all of it in one sentence with `advice`; empty where the model is ready. Of the
+    `prompt_tokens` that were read so far, chains had the `cached_prompt_tokens` already.
     """
 
     model_id: str
@@ -101,6 +102,8 @@ class ModelView:
     missing_bytes: int
     advice: str
     lack: str = ""
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
     guesses: GuessTotals = field(default_factory=GuessTotals)
 
 
@@ -144,7 +147,8 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
-    """One request, open or recently ended. Times in ms since submission; None: not yet."""
+    """One request, open or recently ended. Times in ms since submission; None: not yet. The chain
+    had `cached_tokens` of the prompt from earlier requests; None: no token has come."""
 
     request_id: str
     model_id: str
@@ -162,6 +166,7 @@ class RequestView:
     finish_reason: str
     reason: str
     decisions: tuple[DecisionView, ...] = ()
+    cached_tokens: int | None = None
     guesses: GuessTotals = field(default_factory=GuessTotals)
 
 

@@ -46,7 +46,8 @@ class AnthropicDialect:
         """Number of the call whose block is open, -1 for text; None: no block is."""
 
     def begun(self, choice: ChoiceState) -> list[Event]:
-        message = self._message([], None, num_generated=0)
+        usage = self._usage(choice.cached_tokens, num_generated=0)
+        message = self._message([], None, usage)
         return [_event({"type": "message_start", "message": message})]
 
     def piece(self, choice: ChoiceState, happening: Delta | CallDelta) -> list[Event]:
@@ -63,7 +64,7 @@ class AnthropicDialect:
         change = {
             "type": "message_delta",
             "delta": _stop(finished),
-            "usage": {"output_tokens": finished.completion_tokens},
+            "usage": self._usage(finished.cached_tokens, finished.completion_tokens),
         }
         return [*self._closed_block(), _event(change), _event({"type": "message_stop"})]
 
@@ -79,11 +80,20 @@ class AnthropicDialect:
         for call in choice.calls:
             taken = _input(call.arguments)
             blocks.append(_tool_use(call, taken))
-        return self._message(blocks, finished, num_generated=finished.completion_tokens)
+        usage = self._usage(finished.cached_tokens, finished.completion_tokens)
+        return self._message(blocks, finished, usage)
 
-    def _message(
-        self, blocks: Sequence[Json], finished: Finished | None, *, num_generated: int
-    ) -> Json:
+    def _usage(self, cached_tokens: int, num_generated: int) -> Json:
+        """Anthropic's `input_tokens` are those that were run. Nothing is written to a cache that
+        had to be asked for."""
+        return {
+            "input_tokens": self._envelope.prompt_tokens - cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached_tokens,
+            "output_tokens": num_generated,
+        }
+
+    def _message(self, blocks: Sequence[Json], finished: Finished | None, usage: Json) -> Json:
         return {
             "id": self._envelope.response_id,
             "type": "message",
@@ -91,11 +101,7 @@ class AnthropicDialect:
             "model": self._envelope.model_id,
             "content": list(blocks),
             **_stop(finished),
-            "usage": {
-                "input_tokens": self._envelope.prompt_tokens,
-                "output_tokens": num_generated,
-                "service_tier": "standard",
-            },
+            "usage": {**usage, "service_tier": "standard"},
         }
 
     def _opened(self, which: int, block: Json) -> list[Event]:

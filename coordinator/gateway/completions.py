@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from coordinator.gateway.dialect import ChoiceState, Dialect, Envelope, Event, Json, MakeDialect
 from coordinator.gateway.event_ids import event_id
 from coordinator.gateway.generate import Generator
-from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued
+from coordinator.gateway.happenings import CallDelta, Delta, Finished, Happening, Queued, Routed
 from coordinator.gateway.http_errors import MakeError, error_response, json_bytes, json_response
 from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.reader import Reader, is_piece
@@ -273,6 +273,8 @@ class _EventStream:
             _raise_failure(happening)
             self._ended[index] = happening
         if not isinstance(happening, Delta | CallDelta | Finished):
+            if isinstance(happening, Routed):
+                state.cached_tokens = happening.cached_tokens
             self._waiting = _KEEPALIVE
             return
         if index not in self._begun:

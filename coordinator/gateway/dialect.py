@@ -30,13 +30,14 @@ class Envelope:
 
 @dataclass(slots=True)
 class ChoiceState:
-    """One choice as it grows."""
+    """One choice as it grows. `cached_tokens` of its prompt were not run."""
 
     index: int
     tokenizer: Tokenizer
     parts: list[str] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
     calls: list[CallDelta] = field(default_factory=list)
+    cached_tokens: int = 0
 
     def add(self, happening: Delta | CallDelta) -> None:
         """Put a piece of text or of a call behind the earlier ones."""

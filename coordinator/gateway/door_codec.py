@@ -245,6 +245,7 @@ def _finished(happening: Finished) -> gateway_pb2.Finished:
         ttft_ms=happening.ttft_ms or 0,
         total_ms=happening.total_ms,
         num_attempts=happening.num_attempts,
+        cached_tokens=happening.cached_tokens,
     )
     if happening.error is not None:
         message.status.CopyFrom(_status(happening.error))

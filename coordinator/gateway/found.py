@@ -34,6 +34,7 @@ class FoundRoute:
     ticket: RouteTicket
     position: int
     is_running: bool
+    cached_tokens: int = 0
     tokens: list[data_pb2.SampledToken] = field(default_factory=list)
 
     @property
@@ -98,7 +99,8 @@ class FoundRoutes:
         if found is None or is_new:
             if len(self._found) >= self._routes_max:
                 return False
-            found = FoundRoute(ticket, message.position, message.is_running)
+            cached_tokens = message.cached_tokens
+            found = FoundRoute(ticket, message.position, message.is_running, cached_tokens)
             self._found[ticket.request_id] = found
         if found.ticket.epoch == ticket.epoch:
             found.is_running = message.is_running

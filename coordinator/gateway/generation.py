@@ -73,6 +73,11 @@ class Generation:
         self.vocab_size: Final = vocab_size
         self.tokenizer: Final = tokenizer
         self.generated_ids: list[int] = []
+        self.cached_tokens = 0
+        """Of the prompt, that the chain had from earlier requests: the chain that drew the first
+        token, for what later ones read again is not the request's doing."""
+        self.is_prompt_read = False
+        """Whether a chain has brought a token."""
         self.admission = 0
         """When it was first given a chain, in order; 0: not yet."""
         self.finished: Finished | None = None
@@ -122,10 +127,12 @@ class Generation:
             self._num_queued += 1
             self._notice(Queued(position=position, reason=reason, wait_ms=wait_ms))
 
-    def on_routed(self, epoch: int, route: Route) -> None:
-        """A chain has opened for it."""
+    def on_routed(self, epoch: int, route: Route, cached_tokens: int = 0) -> None:
+        """A chain has opened for it, that had `cached_tokens` of its tokens so far."""
         self._num_attempts += 1
-        self._notice(Routed(epoch=epoch, route=route))
+        if not self.is_prompt_read:
+            self.cached_tokens = min(cached_tokens, len(self.prompt_ids))
+        self._notice(Routed(epoch=epoch, route=route, cached_tokens=self.cached_tokens))
 
     def on_token(
         self, token: GeneratedToken, finish_reason: FinishReason | None
@@ -138,6 +145,7 @@ class Generation:
             return self.finished.reason
         if self._first_token_ms is None:
             self._first_token_ms = self._clock.monotonic_ms()
+        self.is_prompt_read = self._num_attempts > 0
         self.generated_ids.append(token.token_id)
         piece = b"" if token.is_stop else self._bytes_of(token.token_id)
         self._unreleased.append(replace(token, text_at=self._fed_chars))
@@ -238,6 +246,7 @@ class Generation:
             total_ms=now_ms - self._submitted_ms,
             num_attempts=self._num_attempts,
             stop=stop,
+            cached_tokens=self.cached_tokens,
         )
         self._tell(self.finished)
         self._on_finished(self.model_id, self.finished)

@@ -29,10 +29,12 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """A chain serves the request; again, with a higher epoch, when the first one broke."""
+    """A chain serves the request; again, with a higher epoch, when the first one broke. It had the
+    KV of `cached_tokens` of the prompt, or that of the first token had."""
 
     epoch: int
     route: Route
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class CallDelta:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end. `error` is set when `reason` is ERROR, `stop` where a stop string ended it. Times in
-    ms since the submission."""
+    ms since the submission. `cached_tokens` of the prompt did not have to be run."""
 
     reason: FinishReason
     error: PlaitError | None
@@ -85,6 +87,7 @@ class Finished:
     total_ms: int
     num_attempts: int
     stop: str = ""
+    cached_tokens: int = 0
 
 
 Happening = Accepted | Queued | Routed | Delta | CallDelta | Finished

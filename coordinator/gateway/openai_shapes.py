@@ -69,12 +69,14 @@ def finish_word(finished: Finished) -> str | None:
 
 def usage_of(finished: Sequence[Finished], num_choices_per_prompt: int = 1) -> Json:
     """Token counts over all choices; a prompt with several choices counts once."""
-    prompt = sum(end.prompt_tokens for end in finished[::num_choices_per_prompt])
+    prompts = finished[::num_choices_per_prompt]
+    prompt = sum(end.prompt_tokens for end in prompts)
     completion = sum(end.completion_tokens for end in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in prompts)},
     }
 
 

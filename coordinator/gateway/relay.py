@@ -17,6 +17,7 @@ from coordinator.gateway.guess_book import GuessBook
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.links import NodeLink
 from coordinator.gateway.posting import Poster
+from coordinator.gateway.prompt_book import PromptBook
 from coordinator.gateway.refusals import error_for
 from coordinator.gateway.returning import Returning
 from coordinator.gateway.sampled import read_token
@@ -64,7 +65,7 @@ class Relay:
         self._ended: dict[str, int] = {}
         self._found = FoundRoutes(sign=sign, network_id=network_id, clock=clock)
         self._returning = Returning(self, self._found, sign)
-        self.guesses = GuessBook()
+        self.guesses, self.prompts = GuessBook(), PromptBook()
         self.dropped: Counter[str] = Counter()
         """Messages from nodes that were not used, by cause."""
 
@@ -254,7 +255,8 @@ class Relay:
             return
         attempt.is_open = True
         request_id = RequestId(message.request_id)
-        self._generations[request_id].on_routed(attempt.epoch, attempt.route)
+        cached_tokens = message.cached_tokens
+        self._generations[request_id].on_routed(attempt.epoch, attempt.route, cached_tokens)
         self.post(ev.RouteOpened(request_id=request_id, epoch=attempt.epoch))
 
     def take_token(self, node_id: NodeId, message: data_pb2.SampledToken) -> None:
@@ -297,6 +299,7 @@ class Relay:
         token: GeneratedToken,
         finish_reason: FinishReason | None,
     ) -> None:
+        self.prompts.note(generation)
         self.guesses.note(request_id, generation.model_id, token)
         ended = generation.on_token(token, finish_reason)
         if not attempt.has_token:

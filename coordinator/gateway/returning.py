@@ -94,7 +94,7 @@ class Returning:
         if not is_usable:
             self._free(ticket)
             return
-        generation.on_routed(ticket.epoch, found.route)
+        generation.on_routed(ticket.epoch, found.route, found.cached_tokens)
         for token in found.tokens:
             self._relay.take_token(found.last_node, token)
         attempt.is_over = attempt.is_over or not found.is_running

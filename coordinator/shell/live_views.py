@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from coordinator.core.view import NetworkView, RequestView
+from coordinator.core.view import ModelView, NetworkView, RequestView
 from coordinator.ports import ViewSource
 from plait.types import GuessTotals
 
@@ -27,15 +27,30 @@ class Guesses(Protocol):
     def models(self) -> Mapping[str, GuessTotals]: ...
 
 
+class Prompts(Protocol):
+    """How many tokens of prompts were there already: by request; by model, after all tokens."""
+
+    @property
+    def requests(self) -> Mapping[str, int]: ...
+
+    @property
+    def models(self) -> Mapping[str, tuple[int, int]]: ...
+
+
 class LiveViews:
     """Implements `coordinator.ports.ViewSource`."""
 
     def __init__(
-        self, views: ViewSource, progress: Progress, guesses: Guesses | None = None
+        self,
+        views: ViewSource,
+        progress: Progress,
+        guesses: Guesses | None = None,
+        prompts: Prompts | None = None,
     ) -> None:
         self._views = views
         self._progress = progress
         self._guesses = guesses
+        self._prompts = prompts
         self._tokens_shown = 0
 
     def view(self) -> NetworkView:
@@ -56,7 +71,18 @@ class LiveViews:
                 replace(each, guesses=guesses.models.get(each.model_id, each.guesses))
                 for each in models
             )
+        if (prompts := self._prompts) is not None:
+            requests = tuple(
+                replace(each, cached_tokens=prompts.requests.get(each.request_id))
+                for each in requests
+            )
+            models = tuple(_with_prompts(each, prompts) for each in models)
         return replace(view, requests=requests, models=models, counters=counters)
+
+
+def _with_prompts(model: ModelView, prompts: Prompts) -> ModelView:
+    tokens, cached_tokens = prompts.models.get(model.model_id, (0, 0))
+    return replace(model, prompt_tokens=tokens, cached_prompt_tokens=cached_tokens)
 
 
 def _with_progress(request: RequestView, progress: Mapping[str, int]) -> RequestView:

@@ -58,6 +58,11 @@ GUESSES: Final = (
     ("accepted", "Guessed tokens that were right"),
 )
 
+PROMPTS: Final = (
+    ("prompt_tokens", "Tokens of prompts that were read"),
+    ("cached_prompt_tokens", "Of these, those that chains had from earlier requests"),
+)
+
 
 NODE_GUESSES: Final = (
     *GUESSES,
@@ -178,6 +183,11 @@ def _of_models(view: NetworkView) -> Iterator[Metric]:
         fewest.add_metric([model.model_id], min(model.replicas_per_layer, default=0))
     yield ready
     yield fewest
+    for name, description in PROMPTS:
+        family = CounterMetricFamily(f"plait_{name}", description, labels=["model"])
+        for model in view.models:
+            family.add_metric([model.model_id], getattr(model, name))
+        yield family
     for name, description in GUESSES:
         family = CounterMetricFamily(f"plait_guesses_{name}", description, labels=["model"])
         for model in view.models:

@@ -18,12 +18,21 @@ PIECE_TOKENS: Final = 512
 
 
 class _Kept:
-    __slots__ = ("ended_ms", "epoch", "is_running", "position", "ticket", "tokens")
+    __slots__ = (
+        "cached_tokens",
+        "ended_ms",
+        "epoch",
+        "is_running",
+        "position",
+        "ticket",
+        "tokens",
+    )
 
-    def __init__(self, opened: StageOpen) -> None:
+    def __init__(self, opened: StageOpen, cached_tokens: int) -> None:
         self.ticket = opened.ticket
         self.epoch = opened.epoch
         self.position = opened.prompt_tokens
+        self.cached_tokens = cached_tokens
         self.tokens: list[Token] = []
         self.is_running = True
         self.ended_ms: int | None = None
@@ -41,10 +50,10 @@ class KeptRoutes:
     def __len__(self) -> int:
         return len(self._routes)
 
-    def opened(self, opened: StageOpen) -> None:
+    def opened(self, opened: StageOpen, cached_tokens: int = 0) -> None:
         """A route begins whose last stage this is."""
         self.forget(opened.request_id, opened.epoch)
-        self._routes[opened.request_id] = _Kept(opened)
+        self._routes[opened.request_id] = _Kept(opened, cached_tokens)
         self._make_room()
 
     def drew(self, token: Token) -> None:
@@ -89,6 +98,7 @@ class KeptRoutes:
                     position=kept.position + at,
                     tokens=tuple(kept.tokens[at : at + PIECE_TOKENS]),
                     is_running=kept.is_running or not is_last,
+                    cached_tokens=kept.cached_tokens,
                 )
 
     def _make_room(self) -> None:

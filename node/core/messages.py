@@ -188,10 +188,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Every stage of the chain has its KV."""
+    """Every stage of the chain has its KV, and had that of `cached_tokens` of the prompt before."""
 
     request_id: RequestId
     epoch: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,13 +228,14 @@ class PrefixShort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRoute:
     """What this stage still holds of a request: the `tokens` from `position` on where it is the
-    last one; else none. `ticket` is (payload, signature)."""
+    last one; else none. `ticket` is (payload, signature); `cached_tokens` are those of Opened."""
 
     request_id: RequestId
     ticket: tuple[bytes, bytes]
     position: int
     tokens: tuple[Token, ...] = ()
     is_running: bool = True
+    cached_tokens: int = 0
 
 
 LinkMessage = StageOpen | Activations | Token | Broken | Close | PrefixShort

@@ -116,8 +116,11 @@ class Sessions:
         if session.next_id is not None:
             out.append(Send(session.next_id, session.open))
         else:
-            self._node.kept.opened(session.open)
-            out.append(SendToGateway(Opened(request_id=request_id, epoch=epoch)))
+            # Stages before have at least what was asked of this one: it is what the chain has.
+            cached_tokens = session.start
+            self._node.kept.opened(session.open, cached_tokens)
+            done = Opened(request_id=request_id, epoch=epoch, cached_tokens=cached_tokens)
+            out.append(SendToGateway(done))
         if session.is_first:
             rows.prefill(self._node, session, out)
 

@@ -74,11 +74,13 @@ def gateway_frame(message: GatewayMessage) -> bytes:
             kept.ticket.payload, kept.ticket.signature = message.ticket
             kept.position = message.position
             kept.is_running = message.is_running
+            kept.cached_tokens = message.cached_tokens
             for token in message.tokens:
                 _fill_scored_token(kept.tokens.add(), token)
         case Opened():
             frame.opened.request_id = message.request_id
             frame.opened.epoch = message.epoch
+            frame.opened.cached_tokens = message.cached_tokens
         case Broken():
             frame.broken.CopyFrom(_broken(message))
         case _:

@@ -85,8 +85,10 @@ def figures(answer: "Completion") -> str:
     """One line: the chain, tokens, times and rate of an answer."""
     chain = " → ".join(f"{hop.display_name or hop.node_id} [{hop.span}]" for hop in answer.route)
     retries = f" · {answer.num_attempts} chains" if answer.num_attempts > 1 else ""
+    cached = f" ({answer.cached_tokens} cached)" if answer.cached_tokens else ""
+    tokens = f"{answer.prompt_tokens}{cached} + {answer.completion_tokens} tokens"
     return (
-        f"{chain} · {answer.prompt_tokens} + {answer.completion_tokens} tokens · first after "
+        f"{chain} · {tokens} · first after "
         f"{answer.ttft_ms / 1000:.2f} s · {answer.tokens_per_s:.1f} tokens/s · "
         f"{_END.get(answer.finish_reason, answer.finish_reason)}{retries}"
     )

@@ -77,6 +77,8 @@ def _outcome(request: "RequestView") -> str:
     text += (
         f", {request.prompt_tokens} + {request.num_generated} of {request.max_new_tokens} tokens"
     )
+    if request.cached_tokens:
+        text += f", {request.cached_tokens} of the prompt from earlier requests"
     if request.ttft_ms is not None:
         text += f", first token after {request.ttft_ms} ms"
     if request.tokens_per_s:

@@ -134,6 +134,7 @@ class Fold:
             ttft_ms=message.ttft_ms,
             total_ms=message.total_ms,
             num_attempts=message.num_attempts,
+            cached_tokens=message.cached_tokens,
             route=self.route,
             token_ids=tuple(self._token_ids),
             scores=tuple(self._scores),

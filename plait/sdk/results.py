@@ -96,7 +96,8 @@ class Completion:
     """A whole answer. `str(completion)` is its text.
 
     `ttft_ms` is the time to the first token and `total_ms` to the last one, both measured by the
-    gateway; `num_attempts` is 1 when no chain broke. `scores` is empty unless asked for.
+    gateway; `num_attempts` is 1 when no chain broke. `cached_tokens` of the prompt were there from
+    earlier requests and were not run again. `scores` is empty unless asked for.
     `service_tier` is how the request was served: "default" or "flex". `tool_calls` are functions
     that the model wants called; `finish_reason` is TOOL_CALLS then, unless it was cut short.
     """
@@ -115,6 +116,7 @@ class Completion:
     scores: tuple[TokenScore, ...]
     service_tier: str = "default"
     tool_calls: tuple[ToolCall, ...] = ()
+    cached_tokens: int = 0
 
     @property
     def message(self) -> dict[str, object]:

@@ -53,7 +53,11 @@ def test_chat_usage_and_stream_agree(client: OpenAI) -> None:
     parts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(parts) == text
     assert sum(bool(part) for part in parts) > 5
-    assert chunks[-1].usage == whole.usage
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert usage.total_tokens == whole.usage.total_tokens
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens // 16 * 16, "all blocks"
     reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
     assert reasons[-1] == whole.choices[0].finish_reason
     assert set(reasons[:-1]) == {None}

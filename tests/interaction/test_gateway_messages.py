@@ -47,7 +47,7 @@ def prompt_of(network: ScriptedNetwork) -> bytes:
 
 
 async def test_an_answer_and_what_it_cost() -> None:
-    network = ScriptedNetwork(says("hello"))
+    network = ScriptedNetwork(says("hello"), cached_tokens=16)
     async with open_gateway(network) as rig:
         told = await client_of(rig).messages.create(
             model="tiny", max_tokens=64, messages=ASK, system="Be brief."
@@ -56,7 +56,8 @@ async def test_an_answer_and_what_it_cost() -> None:
     assert block.type == "text" and block.text == "hello"
     assert (told.stop_reason, told.stop_sequence, told.role) == ("end_turn", None, "assistant")
     assert told.id.startswith("msg_") and told.model == "tiny"
-    assert told.usage.input_tokens == len(prompt_of(network))
+    assert told.usage.input_tokens == len(prompt_of(network)) - 16, "those that were run"
+    assert told.usage.cache_read_input_tokens == 16
     assert told.usage.output_tokens == len("hello") + 1
     assert prompt_of(network).startswith(b"<system>Be brief.<user>hi")
 
@@ -74,16 +75,22 @@ async def test_why_an_answer_ends() -> None:
 
 
 async def test_a_stream_is_the_same_message() -> None:
-    async with open_gateway(ScriptedNetwork(says("hello"))) as rig:
+    network = ScriptedNetwork(says("hello"), cached_tokens=5)
+    async with open_gateway(network) as rig:
         async with client_of(rig).messages.stream(
             model="tiny", max_tokens=64, messages=ASK
         ) as stream:
-            kinds = [event.type async for event in stream]
+            first = await anext(stream)
+            kinds = [first.type, *[event.type async for event in stream]]
         told = await stream.get_final_message()
     assert kinds[0] == "message_start" and kinds[-1] == "message_stop"
     assert told.content[0].type == "text" and told.content[0].text == "hello"
     assert told.stop_reason == "end_turn"
-    assert (told.usage.input_tokens > 0, told.usage.output_tokens) == (True, len("hello") + 1)
+    num_run = len(prompt_of(network)) - 5
+    assert (told.usage.input_tokens, told.usage.output_tokens) == (num_run, len("hello") + 1)
+    assert first.type == "message_start"
+    for usage in (first.message.usage, told.usage):
+        assert (usage.input_tokens, usage.cache_read_input_tokens) == (num_run, 5)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -13,15 +13,18 @@ ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Why is the
 
 
 async def test_a_chat_answers_with_usage() -> None:
-    async with open_gateway(ScriptedNetwork(says("Rayleigh scattering. 🦊"))) as rig:
-        answer = await rig.openai().chat.completions.create(model="tiny", messages=ASK)
+    network = ScriptedNetwork(says("Rayleigh scattering. 🦊"), cached_tokens=16)
+    async with open_gateway(network) as rig:
+        answer = await rig.openai().chat.completions.create(model="tiny", messages=ASK, n=2)
     assert answer.choices[0].message.content == "Rayleigh scattering. 🦊"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.object == "chat.completion"
     assert answer.usage is not None
     prompt = "<user>Why is the sky blue?<assistant>"
     assert answer.usage.prompt_tokens == len(prompt)
-    assert answer.usage.completion_tokens == len("Rayleigh scattering. ") + 4 + 1
+    assert answer.usage.completion_tokens == 2 * (len("Rayleigh scattering. ") + 4 + 1)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 16, "the prompt counts once"
 
 
 async def test_a_stream_gives_role_text_reason_usage_and_done() -> None:

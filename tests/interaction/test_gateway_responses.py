@@ -58,7 +58,7 @@ def prompt_of(network: ScriptedNetwork) -> bytes:
 
 
 async def test_an_answer_and_what_it_cost() -> None:
-    network = ScriptedNetwork(says("hello"))
+    network = ScriptedNetwork(says("hello"), cached_tokens=16)
     async with open_gateway(network) as rig:
         told = await rig.openai().responses.create(
             model="tiny", input="hi", instructions="Be brief.", metadata={"a": "b"}
@@ -68,6 +68,7 @@ async def test_an_answer_and_what_it_cost() -> None:
     assert (told.instructions, told.metadata) == ("Be brief.", {"a": "b"})
     assert told.usage is not None
     assert told.usage.input_tokens == len(prompt_of(network))
+    assert told.usage.input_tokens_details.cached_tokens == 16
     assert told.usage.output_tokens == len("hello") + 1
     assert prompt_of(network).startswith(b"<system>Be brief.<user>hi")
 

@@ -159,7 +159,8 @@ async def come_back(
 async def test_a_new_gateway_goes_on_with_what_nodes_run(node_first: bool) -> None:
     start = await begun()
     network = ScriptedNetwork(is_holding=True)
-    reader = await come_back(network, kept(start, [60, 61, 62, 63]), node_first=node_first)
+    said = kept(start, [60, 61, 62, 63], cached_tokens=1)
+    reader = await come_back(network, said, node_first=node_first)
     assert [(each.epoch, each.is_running) for each in found(network)] == [(1, True)]
     assert await drain(reader) == [62, 63]
     assert network.relay is not None
@@ -173,6 +174,7 @@ async def test_a_new_gateway_goes_on_with_what_nodes_run(node_first: bool) -> No
     network.relay.receive(LAST, data_pb2.NodeToGateway(token=more))
     assert await drain(reader) == [64]
     assert network.of(ev.LastTokenSent)
+    assert reader.generation.cached_tokens == 1, "as it was told before the restart"
     await network.stop()
 
 

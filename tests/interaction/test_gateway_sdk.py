@@ -34,7 +34,8 @@ ASK = [{"role": "user", "content": "Why is the sky blue?"}]
 
 
 async def test_both_clients_answer_alike() -> None:
-    async with open_doors(ScriptedNetwork(says("Rayleigh. 🦊"))) as rig:
+    network = ScriptedNetwork(says("Rayleigh. 🦊"), cached_tokens=16)
+    async with open_doors(network) as rig:
         async with rig.async_client() as client:
             answer = await client.chat(ASK)
         with rig.client() as blocking:
@@ -43,6 +44,7 @@ async def test_both_clients_answer_alike() -> None:
     assert answer.finish_reason is FinishReason.STOP
     assert answer.completion_tokens == same.completion_tokens == 15
     assert answer.prompt_tokens == len("<user>Why is the sky blue?<assistant>")
+    assert answer.cached_tokens == same.cached_tokens == 16
     assert [hop.node_id for hop in answer.route] == ["nfirst", "nlast"]
     assert answer.route[1].span == LayerSpan(2, 4)
     assert answer.model == "tiny"

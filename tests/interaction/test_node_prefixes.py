@@ -67,6 +67,8 @@ async def test_the_shortest_of_several_prefixes_decides() -> None:
                 del cache[name]
         rows = await ask(made, [*SYSTEM, 3])
         assert rows[2] == 201 + 19 - 3 * 16
+        (told, *_) = list(made.gateway.messages.values())[-1]
+        assert told.opened.cached_tokens == 3 * 16
         assert made.nodes[1].engine.num_rewinds <= 1 and 1 <= made.nodes[0].engine.num_rewinds <= 2
 
 

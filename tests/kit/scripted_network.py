@@ -149,7 +149,8 @@ class ScriptedNetwork:
 
     `script` gives all tokens of an answer; on a later epoch what was generated already is skipped
     by position. `refusal` ends every request with that reason; `is_holding` keeps them queued.
-    `pause_after` stops each answer after so many tokens until `go` is set.
+    `pause_after` stops each answer after so many tokens until `go` is set. Chains have the KV of
+    `cached_tokens` of every prompt.
     """
 
     script: Callable[[data_pb2.StartRequest], list[int]] = babbles
@@ -157,6 +158,7 @@ class ScriptedNetwork:
     is_full: bool = False
     is_holding: bool = False
     pause_after: int | None = None
+    cached_tokens: int = 0
     attempts_max: int = 3
     events: list[ev.Event] = field(default_factory=list)
     closed: list[data_pb2.Close] = field(default_factory=list)
@@ -280,7 +282,9 @@ class ScriptedNetwork:
     async def _answer(self, start: data_pb2.StartRequest) -> None:
         payload = data_pb2.TicketPayload.FromString(start.open.ticket.payload)
         request_id, epoch = payload.request_id, payload.epoch
-        self.send(opened=data_pb2.Opened(request_id=request_id, epoch=epoch))
+        cached_tokens = self.cached_tokens
+        opened = data_pb2.Opened(request_id=request_id, epoch=epoch, cached_tokens=cached_tokens)
+        self.send(opened=opened)
         position = start.open.prompt_tokens
         tokens = self.script(start)[: start.open.max_new_tokens]
         for at, token_id in enumerate(tokens):

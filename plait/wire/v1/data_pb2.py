@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from plait.wire.v1 import common_pb2 as plait_dot_wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18plait/wire/v1/data.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\";\n\x10ProbeLinkRequest\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\x12\x16\n\x0eresponse_bytes\x18\x02 \x01(\r\"$\n\x11ProbeLinkResponse\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\"\xbf\x02\n\rTicketPayload\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x12\n\nnetwork_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\x10\n\x08model_id\x18\x05 \x01(\t\x12)\n\x06stages\x18\x06 \x03(\x0b\x32\x19.plait.wire.v1.RouteStage\x12\x11\n\tkv_tokens\x18\x07 \x01(\r\x12\x17\n\x0f\x65xpires_unix_ms\x18\x08 \x01(\x03\x12\x16\n\x0eissued_unix_ms\x18\t \x01(\x03\x12(\n\nwire_dtype\x18\n \x01(\x0e\x32\x14.plait.wire.v1.DType\x12\x12\n\ncache_salt\x18\x0b \x01(\x0c\x12\x11\n\tadmission\x18\x0c \x01(\x04\x12\x12\n\nclient_tag\x18\x15 \x01(\x0c\"\x97\x01\n\nRouteStage\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12(\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x14.plait.wire.v1.DType\",\n\x06Ticket\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xdb\x02\n\x04Open\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.plait.wire.v1.Ticket\x12\x13\n\x0bstage_index\x18\x02 \x01(\r\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.plait.wire.v1.SamplingParams\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x1a\n\x12penalty_prompt_ids\x18\x07 \x03(\r\x12\x1d\n\x15penalty_generated_ids\x18\x08 \x03(\r\x12\x10\n\x08trace_id\x18\t \x01(\r\x12\x13\n\x0b\x62lock_names\x18\n \x01(\x0c\x12\x15\n\rcached_blocks\x18\x0b \x01(\r\x12\x17\n\ndrafts_max\x18\x0c \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_drafts_max\"+\n\x06Opened\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\"x\n\x06\x42roken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x13\n\x0bstage_index\x18\x03 \x01(\r\x12\x0f\n\x07node_id\x18\x04 \x01(\t\x12%\n\x06status\x18\x05 \x01(\x0b\x32\x15.plait.wire.v1.Status\"\xc5\x01\n\x0b\x41\x63tivations\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.plait.wire.v1.DType\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0e\n\x06sample\x18\x07 \x01(\x08\x12\x12\n\nblock_name\x18\x08 \x01(\x0c\x12\x13\n\x0b\x64rafted_ids\x18\t \x03(\r\"\x99\x02\n\x0cSampledToken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x10\n\x08token_id\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\x12\x14\n\x07logprob\x18\x06 \x01(\x02H\x00\x88\x01\x01\x12\x31\n\x0ctop_logprobs\x18\x07 \x03(\x0b\x32\x1b.plait.wire.v1.TokenLogprob\x12\x12\n\ndrafts_max\x18\x08 \x01(\r\x12\x10\n\x08is_guess\x18\t \x01(\x08\x12\x13\n\x0bnum_guesses\x18\n \x01(\rB\n\n\x08_logprob\"W\n\x05\x43lose\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\"@\n\x0bPrefixShort\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\"\x18\n\x06\x43redit\x12\x0e\n\x06\x66rames\x18\x01 \x01(\r\"\xaa\x03\n\tLinkFrame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12#\n\x04open\x18\x02 \x01(\x0b\x32\x13.plait.wire.v1.OpenH\x00\x12\x31\n\x0b\x61\x63tivations\x18\x03 \x01(\x0b\x32\x1a.plait.wire.v1.ActivationsH\x00\x12,\n\x05token\x18\x04 \x01(\x0b\x32\x1b.plait.wire.v1.SampledTokenH\x00\x12%\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x14.plait.wire.v1.CloseH\x00\x12\'\n\x06\x62roken\x18\x06 \x01(\x0b\x32\x15.plait.wire.v1.BrokenH\x00\x12\'\n\x06\x63redit\x18\x07 \x01(\x0b\x32\x15.plait.wire.v1.CreditH\x00\x12\'\n\x04ping\x18\x08 \x01(\x0b\x32\x17.plait.wire.v1.LinkPingH\x00\x12\'\n\x04pong\x18\t \x01(\x0b\x32\x17.plait.wire.v1.LinkPingH\x00\x12\x32\n\x0cprefix_short\x18\n \x01(\x0b\x32\x1a.plait.wire.v1.PrefixShortH\x00\x42\x06\n\x04\x62ody\"\x19\n\x08LinkPing\x12\r\n\x05nonce\x18\x01 \x01(\x04\"K\n\x0cStartRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.plait.wire.v1.Open\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\"l\n\rGatewayToNode\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1b.plait.wire.v1.StartRequestH\x00\x12%\n\x05\x63lose\x18\x02 \x01(\x0b\x32\x14.plait.wire.v1.CloseH\x00\x42\x06\n\x04\x62ody\"\xee\x01\n\rNodeToGateway\x12+\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.plait.wire.v1.LinkAttachH\x00\x12\'\n\x06opened\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.OpenedH\x00\x12,\n\x05token\x18\x03 \x01(\x0b\x32\x1b.plait.wire.v1.SampledTokenH\x00\x12\'\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x15.plait.wire.v1.BrokenH\x00\x12(\n\x04kept\x18\x05 \x01(\x0b\x32\x18.plait.wire.v1.KeptRouteH\x00\x42\x06\n\x04\x62ody\"\x85\x01\n\tKeptRoute\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.plait.wire.v1.Ticket\x12\x10\n\x08position\x18\x02 \x01(\r\x12+\n\x06tokens\x18\x03 \x03(\x0b\x32\x1b.plait.wire.v1.SampledToken\x12\x12\n\nis_running\x18\x04 \x01(\x08\"!\n\nLinkAttach\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x32\xa5\x01\n\x0fNodeLinkService\x12\x42\n\x08\x45xchange\x12\x18.plait.wire.v1.LinkFrame\x1a\x18.plait.wire.v1.LinkFrame(\x01\x30\x01\x12N\n\tProbeLink\x12\x1f.plait.wire.v1.ProbeLinkRequest\x1a .plait.wire.v1.ProbeLinkResponse2`\n\x12GatewayLinkService\x12J\n\x08\x45xchange\x12\x1c.plait.wire.v1.NodeToGateway\x1a\x1c.plait.wire.v1.GatewayToNode(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18plait/wire/v1/data.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\";\n\x10ProbeLinkRequest\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\x12\x16\n\x0eresponse_bytes\x18\x02 \x01(\r\"$\n\x11ProbeLinkResponse\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\"\xbf\x02\n\rTicketPayload\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x12\n\nnetwork_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\x10\n\x08model_id\x18\x05 \x01(\t\x12)\n\x06stages\x18\x06 \x03(\x0b\x32\x19.plait.wire.v1.RouteStage\x12\x11\n\tkv_tokens\x18\x07 \x01(\r\x12\x17\n\x0f\x65xpires_unix_ms\x18\x08 \x01(\x03\x12\x16\n\x0eissued_unix_ms\x18\t \x01(\x03\x12(\n\nwire_dtype\x18\n \x01(\x0e\x32\x14.plait.wire.v1.DType\x12\x12\n\ncache_salt\x18\x0b \x01(\x0c\x12\x11\n\tadmission\x18\x0c \x01(\x04\x12\x12\n\nclient_tag\x18\x15 \x01(\x0c\"\x97\x01\n\nRouteStage\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12(\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x14.plait.wire.v1.DType\",\n\x06Ticket\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xdb\x02\n\x04Open\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.plait.wire.v1.Ticket\x12\x13\n\x0bstage_index\x18\x02 \x01(\r\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.plait.wire.v1.SamplingParams\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x1a\n\x12penalty_prompt_ids\x18\x07 \x03(\r\x12\x1d\n\x15penalty_generated_ids\x18\x08 \x03(\r\x12\x10\n\x08trace_id\x18\t \x01(\r\x12\x13\n\x0b\x62lock_names\x18\n \x01(\x0c\x12\x15\n\rcached_blocks\x18\x0b \x01(\r\x12\x17\n\ndrafts_max\x18\x0c \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_drafts_max\"B\n\x06Opened\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"x\n\x06\x42roken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x13\n\x0bstage_index\x18\x03 \x01(\r\x12\x0f\n\x07node_id\x18\x04 \x01(\t\x12%\n\x06status\x18\x05 \x01(\x0b\x32\x15.plait.wire.v1.Status\"\xc5\x01\n\x0b\x41\x63tivations\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.plait.wire.v1.DType\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0e\n\x06sample\x18\x07 \x01(\x08\x12\x12\n\nblock_name\x18\x08 \x01(\x0c\x12\x13\n\x0b\x64rafted_ids\x18\t \x03(\r\"\x99\x02\n\x0cSampledToken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x10\n\x08token_id\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\x12\x14\n\x07logprob\x18\x06 \x01(\x02H\x00\x88\x01\x01\x12\x31\n\x0ctop_logprobs\x18\x07 \x03(\x0b\x32\x1b.plait.wire.v1.TokenLogprob\x12\x12\n\ndrafts_max\x18\x08 \x01(\r\x12\x10\n\x08is_guess\x18\t \x01(\x08\x12\x13\n\x0bnum_guesses\x18\n \x01(\rB\n\n\x08_logprob\"W\n\x05\x43lose\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\"@\n\x0bPrefixShort\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\"\x18\n\x06\x43redit\x12\x0e\n\x06\x66rames\x18\x01 \x01(\r\"\xaa\x03\n\tLinkFrame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12#\n\x04open\x18\x02 \x01(\x0b\x32\x13.plait.wire.v1.OpenH\x00\x12\x31\n\x0b\x61\x63tivations\x18\x03 \x01(\x0b\x32\x1a.plait.wire.v1.ActivationsH\x00\x12,\n\x05token\x18\x04 \x01(\x0b\x32\x1b.plait.wire.v1.SampledTokenH\x00\x12%\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x14.plait.wire.v1.CloseH\x00\x12\'\n\x06\x62roken\x18\x06 \x01(\x0b\x32\x15.plait.wire.v1.BrokenH\x00\x12\'\n\x06\x63redit\x18\x07 \x01(\x0b\x32\x15.plait.wire.v1.CreditH\x00\x12\'\n\x04ping\x18\x08 \x01(\x0b\x32\x17.plait.wire.v1.LinkPingH\x00\x12\'\n\x04pong\x18\t \x01(\x0b\x32\x17.plait.wire.v1.LinkPingH\x00\x12\x32\n\x0cprefix_short\x18\n \x01(\x0b\x32\x1a.plait.wire.v1.PrefixShortH\x00\x42\x06\n\x04\x62ody\"\x19\n\x08LinkPing\x12\r\n\x05nonce\x18\x01 \x01(\x04\"K\n\x0cStartRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.plait.wire.v1.Open\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\"l\n\rGatewayToNode\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1b.plait.wire.v1.StartRequestH\x00\x12%\n\x05\x63lose\x18\x02 \x01(\x0b\x32\x14.plait.wire.v1.CloseH\x00\x42\x06\n\x04\x62ody\"\xee\x01\n\rNodeToGateway\x12+\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.plait.wire.v1.LinkAttachH\x00\x12\'\n\x06opened\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.OpenedH\x00\x12,\n\x05token\x18\x03 \x01(\x0b\x32\x1b.plait.wire.v1.SampledTokenH\x00\x12\'\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x15.plait.wire.v1.BrokenH\x00\x12(\n\x04kept\x18\x05 \x01(\x0b\x32\x18.plait.wire.v1.KeptRouteH\x00\x42\x06\n\x04\x62ody\"\x9c\x01\n\tKeptRoute\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.plait.wire.v1.Ticket\x12\x10\n\x08position\x18\x02 \x01(\r\x12+\n\x06tokens\x18\x03 \x03(\x0b\x32\x1b.plait.wire.v1.SampledToken\x12\x12\n\nis_running\x18\x04 \x01(\x08\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\"!\n\nLinkAttach\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x32\xa5\x01\n\x0fNodeLinkService\x12\x42\n\x08\x45xchange\x12\x18.plait.wire.v1.LinkFrame\x1a\x18.plait.wire.v1.LinkFrame(\x01\x30\x01\x12N\n\tProbeLink\x12\x1f.plait.wire.v1.ProbeLinkRequest\x1a .plait.wire.v1.ProbeLinkResponse2`\n\x12GatewayLinkService\x12J\n\x08\x45xchange\x12\x1c.plait.wire.v1.NodeToGateway\x1a\x1c.plait.wire.v1.GatewayToNode(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,35 +45,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPEN']._serialized_start=693
   _globals['_OPEN']._serialized_end=1040
   _globals['_OPENED']._serialized_start=1042
-  _globals['_OPENED']._serialized_end=1085
-  _globals['_BROKEN']._serialized_start=1087
-  _globals['_BROKEN']._serialized_end=1207
-  _globals['_ACTIVATIONS']._serialized_start=1210
-  _globals['_ACTIVATIONS']._serialized_end=1407
-  _globals['_SAMPLEDTOKEN']._serialized_start=1410
-  _globals['_SAMPLEDTOKEN']._serialized_end=1691
-  _globals['_CLOSE']._serialized_start=1693
-  _globals['_CLOSE']._serialized_end=1780
-  _globals['_PREFIXSHORT']._serialized_start=1782
-  _globals['_PREFIXSHORT']._serialized_end=1846
-  _globals['_CREDIT']._serialized_start=1848
-  _globals['_CREDIT']._serialized_end=1872
-  _globals['_LINKFRAME']._serialized_start=1875
-  _globals['_LINKFRAME']._serialized_end=2301
-  _globals['_LINKPING']._serialized_start=2303
-  _globals['_LINKPING']._serialized_end=2328
-  _globals['_STARTREQUEST']._serialized_start=2330
-  _globals['_STARTREQUEST']._serialized_end=2405
-  _globals['_GATEWAYTONODE']._serialized_start=2407
-  _globals['_GATEWAYTONODE']._serialized_end=2515
-  _globals['_NODETOGATEWAY']._serialized_start=2518
-  _globals['_NODETOGATEWAY']._serialized_end=2756
-  _globals['_KEPTROUTE']._serialized_start=2759
-  _globals['_KEPTROUTE']._serialized_end=2892
-  _globals['_LINKATTACH']._serialized_start=2894
-  _globals['_LINKATTACH']._serialized_end=2927
-  _globals['_NODELINKSERVICE']._serialized_start=2930
-  _globals['_NODELINKSERVICE']._serialized_end=3095
-  _globals['_GATEWAYLINKSERVICE']._serialized_start=3097
-  _globals['_GATEWAYLINKSERVICE']._serialized_end=3193
+  _globals['_OPENED']._serialized_end=1108
+  _globals['_BROKEN']._serialized_start=1110
+  _globals['_BROKEN']._serialized_end=1230
+  _globals['_ACTIVATIONS']._serialized_start=1233
+  _globals['_ACTIVATIONS']._serialized_end=1430
+  _globals['_SAMPLEDTOKEN']._serialized_start=1433
+  _globals['_SAMPLEDTOKEN']._serialized_end=1714
+  _globals['_CLOSE']._serialized_start=1716
+  _globals['_CLOSE']._serialized_end=1803
+  _globals['_PREFIXSHORT']._serialized_start=1805
+  _globals['_PREFIXSHORT']._serialized_end=1869
+  _globals['_CREDIT']._serialized_start=1871
+  _globals['_CREDIT']._serialized_end=1895
+  _globals['_LINKFRAME']._serialized_start=1898
+  _globals['_LINKFRAME']._serialized_end=2324
+  _globals['_LINKPING']._serialized_start=2326
+  _globals['_LINKPING']._serialized_end=2351
+  _globals['_STARTREQUEST']._serialized_start=2353
+  _globals['_STARTREQUEST']._serialized_end=2428
+  _globals['_GATEWAYTONODE']._serialized_start=2430
+  _globals['_GATEWAYTONODE']._serialized_end=2538
+  _globals['_NODETOGATEWAY']._serialized_start=2541
+  _globals['_NODETOGATEWAY']._serialized_end=2779
+  _globals['_KEPTROUTE']._serialized_start=2782
+  _globals['_KEPTROUTE']._serialized_end=2938
+  _globals['_LINKATTACH']._serialized_start=2940
+  _globals['_LINKATTACH']._serialized_end=2973
+  _globals['_NODELINKSERVICE']._serialized_start=2976
+  _globals['_NODELINKSERVICE']._serialized_end=3141
+  _globals['_GATEWAYLINKSERVICE']._serialized_start=3143
+  _globals['_GATEWAYLINKSERVICE']._serialized_end=3239
 # @@protoc_insertion_point(module_scope)

@@ -293,19 +293,23 @@ class Opened(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """which request"""
     epoch: _builtins.int
     """which attempt"""
+    cached_tokens: _builtins.int
+    """of the prompt, whose KV every stage of the chain had: they are not run"""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "epoch", b"epoch", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -745,10 +749,13 @@ class KeptRoute(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     IS_RUNNING_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """of the first token below; without one: of the next"""
     is_running: _builtins.bool
     """false: the route is over, these are its last tokens"""
+    cached_tokens: _builtins.int
+    """as `Opened` said; from the last stage only"""
     @_builtins.property
     def ticket(self) -> Global___Ticket:
         """as the gateway signed it"""
@@ -764,10 +771,11 @@ class KeptRoute(_message.Message):
         position: _builtins.int = ...,
         tokens: _abc.Iterable[Global___SampledToken] | None = ...,
         is_running: _builtins.bool = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_running", b"is_running", "position", b"position", "ticket", b"ticket", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "is_running", b"is_running", "position", b"position", "ticket", b"ticket", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

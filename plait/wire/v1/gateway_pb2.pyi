@@ -712,6 +712,7 @@ class Finished(_message.Message):
     TTFT_MS_FIELD_NUMBER: _builtins.int
     TOTAL_MS_FIELD_NUMBER: _builtins.int
     NUM_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     reason: _common_pb2.FinishReason.ValueType
     """why it ended"""
     prompt_tokens: _builtins.int
@@ -724,6 +725,8 @@ class Finished(_message.Message):
     """submit to last token"""
     num_attempts: _builtins.int
     """routes used, 1 when nothing broke"""
+    cached_tokens: _builtins.int
+    """of the prompt, that the chain of the first token had from earlier requests"""
     @_builtins.property
     def status(self) -> _common_pb2.Status:
         """set when reason is ERROR"""
@@ -738,10 +741,11 @@ class Finished(_message.Message):
         ttft_ms: _builtins.float = ...,
         total_ms: _builtins.float = ...,
         num_attempts: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "num_attempts", b"num_attempts", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "status", b"status", "total_ms", b"total_ms", "ttft_ms", b"ttft_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "num_attempts", b"num_attempts", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "status", b"status", "total_ms", b"total_ms", "ttft_ms", b"ttft_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from coordinator.gateway.generation import NOTICES_MAX, QUEUE_NOTICES_MAX, Generation
-from coordinator.gateway.happenings import Delta, Finished, GeneratedToken
+from coordinator.gateway.happenings import Delta, Finished, GeneratedToken, Routed
 from plait.clock import ManualClock
 from plait.errors import UnavailableError
 from plait.types import FinishReason, ModelId, Reason, RequestId, SamplingParams
@@ -43,6 +43,22 @@ def deltas(one: Generation) -> list[Delta]:
 
 def told_ids(one: Generation) -> list[int]:
     return [token.token_id for delta in deltas(one) for token in delta.tokens]
+
+
+def test_the_chain_of_the_first_token_says_how_much_of_the_prompt_was_cached() -> None:
+    one = generation(max_new_tokens=2)
+    one.on_routed(1, ROUTE, 1)
+    assert one.cached_tokens == 1
+    one.on_routed(2, ROUTE, 900)
+    assert one.cached_tokens == 3, "no more than the prompt has, whatever a node says"
+    one.on_routed(3, ROUTE, 2)
+    feed(one, b"a")
+    one.on_routed(4, ROUTE, 0)  # reads the prompt again because the third one broke
+    feed(one, b"b")
+    assert one.finished is not None
+    assert one.finished.cached_tokens == 2
+    told = [each.cached_tokens for each in one.history if isinstance(each, Routed)]
+    assert told == [1, 3, 2, 2]
 
 
 def test_tokens_of_a_split_character_are_told_at_once_and_its_text_when_whole() -> None:

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from node.core import effects as ef
 from node.core import events as ev
-from node.core.messages import Activations, Broken, PrefixShort, StageOpen, StatusCode
+from node.core.messages import (
+    Activations,
+    Broken,
+    KeptRoute,
+    Opened,
+    PrefixShort,
+    StageOpen,
+    StatusCode,
+)
 from node.core.prefixes import cache_path
 from node.core.state import Limits
 from plait.prefixes import BlockNamer, cache_salt
@@ -63,6 +71,15 @@ def test_a_stage_that_has_all_of_it_waits_for_the_rest() -> None:
     out = story.open(prompt_tokens=50, block_names=NAMES[:3], cached_blocks=2, has_tokens=32)
     assert sent(out, PrefixShort) == []
     assert positions(story.rows(32, 18)) == [(32, 18)]
+
+
+def test_the_last_stage_tells_the_gateway_what_did_not_have_to_run() -> None:
+    story = Story(2)
+    out = story.open(prompt_tokens=50, block_names=NAMES[:3], cached_blocks=2, has_tokens=16)
+    assert to_gateway(out, Opened) == [Opened(request_id=rid(), epoch=1, cached_tokens=16)]
+    story.tell(ev.GatewayLinkDown())
+    (kept,) = to_gateway(story.tell(ev.GatewayLinkUp()), KeptRoute)
+    assert kept.cached_tokens == 16, "and one that has restarted"
 
 
 def test_a_stage_that_has_less_says_so_and_drops_rows_from_further_on() -> None:

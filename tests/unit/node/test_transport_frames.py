@@ -149,8 +149,9 @@ def test_close_broken_and_opened_survive_the_wire() -> None:
     assert read(encode.link_frame(1, broken)) == ev.BrokenReceived(A, broken)
     up = data_pb2.NodeToGateway.FromString(encode.gateway_frame(broken)).broken
     assert (up.status.code, up.status.reason) == (7, "ticket_forged")
-    opened_up = encode.gateway_frame(Opened(request_id=rid(), epoch=2))
-    assert data_pb2.NodeToGateway.FromString(opened_up).opened.epoch == 2
+    frame = encode.gateway_frame(Opened(request_id=rid(), epoch=2, cached_tokens=48))
+    opened_up = data_pb2.NodeToGateway.FromString(frame).opened
+    assert (opened_up.epoch, opened_up.cached_tokens) == (2, 48)
 
 
 def test_an_open_is_passed_on_one_stage_further_with_the_same_ticket() -> None:
