@@ -15,6 +15,7 @@ from coordinator.core.core import Core
 from coordinator.core.state import Limits
 from coordinator.gateway.gateway import Gateway, GatewayConfig
 from coordinator.gateway.generate import GenerateLimits
+from coordinator.gateway.relay import Relay
 from coordinator.models import ServedModel
 from coordinator.shell.admin import AdminService
 from coordinator.shell.authority import Authority
@@ -110,8 +111,7 @@ def assemble(around: Surroundings) -> Parts:
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
     control = _control(around, inbox, enrolment)
     gateway = _gateway(around, inbox, cached, keys)
-    relay = gateway.relay
-    views = LiveViews(cached, relay.progress, relay.guesses, relay.prompts)
+    views = _live(cached, gateway.relay)
     solver = Solver(inbox)
     lifetimes = LifetimeKeeper(store.sessions)
     journal = Journal(
@@ -197,6 +197,10 @@ def _by_id(
     """What was said of models by the names that the operator gave, by what they are called."""
     pairs = zip(config.models, models, strict=True)
     return {model.spec.model_id: named[name] for name, model in pairs if name in named}
+
+
+def _live(views: ViewCache, relay: Relay) -> LiveViews:
+    return LiveViews(views, relay.progress, relay.guesses, relay.prompts)
 
 
 def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> ControlService:
