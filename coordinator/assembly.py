@@ -17,6 +17,7 @@ from coordinator.gateway.gateway import Gateway, GatewayConfig
 from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.relay import Relay
 from coordinator.models import ServedModel
+from coordinator.ports import RequestActor
 from coordinator.shell.admin import AdminService
 from coordinator.shell.authority import Authority
 from coordinator.shell.chronicle import Chronicle, NotedEvents, NotedNodes, NotedRequests
@@ -27,19 +28,21 @@ from coordinator.shell.journal import Journal
 from coordinator.shell.key_weights import WeighedKeys
 from coordinator.shell.lifetimes import LifetimeKeeper
 from coordinator.shell.live_views import LiveViews
-from coordinator.shell.loop import Loop
+from coordinator.shell.loop import EventLog, Loop
 from coordinator.shell.preflight import Preflight
 from coordinator.shell.preview import Previewer
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.solve import Solver
 from coordinator.shell.store import Store
 from coordinator.shell.telemetry_hub import TelemetryHub
+from coordinator.shell.tracing.traces import SpanSink, TracedEvents, TracedRequests, Traces
 from coordinator.shell.view_cache import ViewCache
 from coordinator.shell.weight_copies import WeightCopies
 from coordinator.shell.weights import WeightsService, measured_ways
 from plait.clock import Clock
 from plait.config import models_dir
-from plait.types import DType, ModelId, ModelSpec
+from plait.types import DType, ModelId, ModelSpec, RequestId
+from plait.wire.trace_context import TraceParent
 from plait.wire.v1 import admin_pb2_grpc, control_pb2_grpc, weights_pb2_grpc
 
 N = TypeVar("N", int, float)
@@ -61,6 +64,7 @@ class Parts:
     lifetimes: LifetimeKeeper
     chronicle: Chronicle
     previewer: Previewer
+    traces: Traces | None
     enrolment: EnrolmentService
     admin: AdminService
 
@@ -79,7 +83,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the parts are made of. `public_address` (host:port) is what volunteers dial."""
+    """What the parts are made of. `public_address` (host:port) is what volunteers dial. `spans`
+    takes traces of requests, where somebody wants them."""
 
     config: CoordinatorConfig
     models: Sequence[ServedModel]
@@ -89,6 +94,7 @@ class Surroundings:
     clock: Clock
     public_address: str
     node_port: int
+    spans: SpanSink | None = None
 
     @property
     def specs(self) -> tuple[ModelSpec, ...]:
@@ -118,6 +124,11 @@ def assemble(around: Surroundings) -> Parts:
         around.config.state_dir / "journal", start_unix_ms=clock.unix_ms(), note=f"seed={seed}"
     )
     chronicle = Chronicle(clock)
+    requests: RequestActor = NotedRequests(chronicle, gateway.relay)
+    heard: EventLog = NotedEvents(chronicle, journal)
+    traces = _traces(around, gateway, cached)
+    if traces is not None:
+        requests, heard = TracedRequests(traces, requests), TracedEvents(traces, heard)
     return Parts(
         inbox=inbox,
         views=views,
@@ -131,27 +142,17 @@ def assemble(around: Surroundings) -> Parts:
             inbox,
             clock,
             nodes=NotedNodes(chronicle, control),
-            requests=NotedRequests(chronicle, gateway.relay),
+            requests=requests,
             solver=solver,
             lifetimes=lifetimes,
-            journal=NotedEvents(chronicle, journal),
+            journal=heard,
         ),
         chronicle=chronicle,
         previewer=Previewer(core, inbox),
+        traces=traces,
         lifetimes=lifetimes,
         recorder=Recorder(views, store.history, clock),
-        enrolment=EnrolmentService(
-            enrolment,
-            Preflight(
-                tokens=store.tokens,
-                nodes=store.nodes,
-                specs=around.specs,
-                views=cached,
-                clock=clock,
-            ),
-            ticket_key=authority.tickets.public_bytes,
-            node_address=f":{around.node_port}",
-        ),
+        enrolment=_enrolment_service(around, enrolment, cached),
         admin=AdminService(
             views=views,
             keys=keys,
@@ -214,6 +215,23 @@ def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> C
     return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
 
 
+def _enrolment_service(
+    around: Surroundings, enrolment: Enrolment, views: ViewCache
+) -> EnrolmentService:
+    return EnrolmentService(
+        enrolment,
+        Preflight(
+            tokens=around.store.tokens,
+            nodes=around.store.nodes,
+            specs=around.specs,
+            views=views,
+            clock=around.clock,
+        ),
+        ticket_key=around.authority.tickets.public_bytes,
+        node_address=f":{around.node_port}",
+    )
+
+
 def _weights(
     around: Surroundings, control: ControlService, views: ViewCache, chronicle: Chronicle
 ) -> WeightsService:
@@ -249,3 +267,13 @@ def _gateway(
         clock=around.clock,
         new_id=lambda: secrets.token_hex(12),
     )
+
+
+def _traces(around: Surroundings, gateway: Gateway, views: ViewCache) -> Traces | None:
+    def origin(request_id: RequestId) -> tuple[TraceParent | None, int] | None:
+        generation = gateway.relay.generation(request_id)
+        return None if generation is None else (generation.trace, generation.submitted_ms)
+
+    if around.spans is None:
+        return None
+    return Traces(around.spans, origin=origin, views=views, clock=around.clock)

@@ -3,6 +3,7 @@
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ MQTT_PORT: Final = 7422
 AUTO: Final = "auto"
 """As a --wire-dtype: what suits each link."""
 
+OTLP_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _WEIGHTS: Final = ("auto", "fp32", "fp16", "int8", "int4", "stored")
 _HOST_NAME: Final = re.compile(r"^(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?$")
 
@@ -93,6 +95,17 @@ def parse_weights(text: str, *, flag: str) -> tuple[tuple[str, float], ...]:
     return tuple(weights)
 
 
+def tracing_of(endpoint: str | None, env: Mapping[str, str]) -> tuple[bool, str | None]:
+    """Whether requests are traced, and to where, None leaving it to `env`: an endpoint is enough,
+    given here or as OpenTelemetry's variables have it. Raises ConfigError for what is no URL."""
+    if endpoint is not None and not re.match(r"https?://[^/\s]+", endpoint):
+        raise ConfigError(f"--otlp-endpoint {endpoint}: give a URL, such as http://HOST:4318")
+    is_off = env.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    is_off = is_off or env.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
+    is_named = any(env.get(name) for name in OTLP_VARIABLES) and not is_off
+    return endpoint is not None or is_named, endpoint
+
+
 def parse_counts(text: str, *, flag: str) -> tuple[tuple[str, int], ...]:
     """The same of whole numbers."""
     weights = parse_weights(text, flag=flag)
@@ -112,7 +125,8 @@ class CoordinatorConfig:
     enrolment token, unless one that is still good, or let a node in, is there. Planning begins once
     `nodes_min` nodes are profiled, or `plan_wait_ms` after the first one. `demand` (name of model,
     weight) shares the network between models, as observed where it is empty; `replicas_min` (name,
-    chains) is what each is to have first. `weights` is what numbers all nodes compute with.
+    chains) is what each is to have first. `weights` is what numbers all nodes compute with. Where
+    requests are traced, `otlp_endpoint` None leaves it to OTEL_EXPORTER_OTLP_* where to.
     """
 
     models: tuple[str, ...]
@@ -142,6 +156,8 @@ class CoordinatorConfig:
     is_dashboard_enabled: bool = True
     demand: tuple[tuple[str, float], ...] = ()
     replicas_min: tuple[tuple[str, int], ...] = ()
+    is_traced: bool = False
+    otlp_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         if not self.models:

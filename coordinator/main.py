@@ -33,6 +33,7 @@ from coordinator.shell.metrics import metrics_router
 from coordinator.shell.servers import GrpcDoor, bind, http_server
 from coordinator.shell.store import open_store
 from coordinator.shell.telemetry_hub import TelemetryHub, telemetry_hub
+from coordinator.tracing import span_sink
 from plait.clock import Clock, SystemClock
 from plait.crypto.ownership import sole_owner
 from plait.log import get
@@ -147,8 +148,11 @@ async def coordinator(
             clock=clock,
             public_address=address,
             node_port=doors.node.port,
+            spans=await stack.enter_async_context(span_sink(config, authority.network_id, clock)),
         )
         parts = assemble(around)
+        if parts.traces is not None:
+            stack.callback(parts.traces.stop)
         recalled = await parts.lifetimes.recall()
         if recalled is not None:
             parts.inbox.post(recalled)

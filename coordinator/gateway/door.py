@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar, cast
 
 import grpc
@@ -27,6 +28,7 @@ from plait.log import get
 from plait.types import FinishReason, LayerSpan
 from plait.wire import codec
 from plait.wire.status import abort_with
+from plait.wire.trace_context import TRACEPARENT, TRACESTATE, TraceParent, read_trace_parent
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
 log = get("door")
@@ -82,7 +84,7 @@ class GatewayDoor(gateway_pb2_grpc.GatewayServiceServicer):
                 raise InvalidRequestError(
                     f"the request cannot be read: {request}", reason="invalid_utf8"
                 )
-            order = order_from_proto(request)
+            order = replace(order_from_proto(request), trace=_trace(context))
             with self._turnstile.enter(key_id=key.key_id, address=_address(context), num=1):
                 started = self._generator.start(order, key_id=key.key_id, limits=key.limits)
                 async with await started as reader:
@@ -187,6 +189,12 @@ def _failure(finished: Finished) -> PlaitError | None:
     if finished.reason is FinishReason.CANCELLED:
         return CancelledByClientError("the generation was cancelled")
     return None
+
+
+def _trace(context: object) -> TraceParent | None:
+    metadata = cast("AnyContext", context).invocation_metadata() or ()
+    said = {key: value for key, value in metadata if isinstance(value, str)}
+    return read_trace_parent(said.get(TRACEPARENT), said.get(TRACESTATE))
 
 
 def _address(context: object) -> str:

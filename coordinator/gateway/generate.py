@@ -196,6 +196,7 @@ class Generator:
             slo=order.slo,
             draft_tokens=drafts_of(order),
             fingerprint=fingerprint,
+            trace=order.trace,
             on_finished=self._ending(charge),
             **calls_of(order, tokenizer.tool_format, request_id),
         )
@@ -383,5 +384,5 @@ def _stopping() -> UnavailableError:
 
 
 def _fingerprint(order: Order, key_id: str) -> bytes:
-    order = dataclasses.replace(order, resume=None)
+    order = dataclasses.replace(order, resume=None, trace=None)
     return hashlib.sha256(repr((key_id, order)).encode("utf-8", "surrogatepass")).digest()

@@ -25,6 +25,7 @@ from coordinator.gateway.tool_calls import CallScanner, TextPiece
 from plait.clock import Clock
 from plait.errors import PlaitError
 from plait.types import FinishReason, ModelId, Reason, RequestId, Route, SamplingParams
+from plait.wire.trace_context import TraceParent
 from scheduler.selection.fairness import SloClass
 
 NOTICES_MAX: Final = 64
@@ -54,6 +55,7 @@ class Generation:
         calls: CallScanner | None = None,
         shown: Mapping[int, bytes] | None = None,
         fingerprint: bytes = b"",
+        trace: TraceParent | None = None,
         on_finished: Callable[[ModelId, Finished], None] = lambda *_: None,
         draft_tokens: int | None = None,
     ) -> None:
@@ -64,6 +66,7 @@ class Generation:
         self.key_id: Final = key_id
         self.slo: Final = slo
         self.fingerprint: Final = fingerprint
+        self.trace: Final = trace
         self.draft_tokens: Final = draft_tokens
         self.prompt_ids: Final = tuple(prompt_ids)
         self.max_new_tokens: Final = max_new_tokens
@@ -84,7 +87,7 @@ class Generation:
         self.finished_ms: int | None = None
         self.history: list[Happening] = []
         self._clock = clock
-        self._submitted_ms = clock.monotonic_ms()
+        self.submitted_ms: Final = clock.monotonic_ms()
         self._first_token_ms: int | None = None
         self._num_attempts = 0
         self._num_notices = 0
@@ -242,8 +245,8 @@ class Generation:
             error=error,
             prompt_tokens=len(self.prompt_ids),
             completion_tokens=len(self.generated_ids),
-            ttft_ms=None if first_ms is None else first_ms - self._submitted_ms,
-            total_ms=now_ms - self._submitted_ms,
+            ttft_ms=None if first_ms is None else first_ms - self.submitted_ms,
+            total_ms=now_ms - self.submitted_ms,
             num_attempts=self._num_attempts,
             stop=stop,
             cached_tokens=self.cached_tokens,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -23,11 +24,13 @@ from coordinator.gateway.limits import DoorLimits, Turnstile
 from coordinator.gateway.openapi.document import PATH as OPENAPI_PATH
 from coordinator.gateway.openapi.document import document
 from coordinator.gateway.quotas import may_use
+from coordinator.gateway.schema import CompletionOrder
 from coordinator.ports import ApiKey, ViewSource
 from plait.clock import Clock
 from plait.errors import InvalidRequestError, PlaitError, ServiceError
 from plait.log import get
 from plait.types import ModelSpec
+from plait.wire.trace_context import TRACEPARENT, TRACESTATE, read_trace_parent
 
 OWNER: Final = "plait"
 UNOFFERED: Final = frozenset(
@@ -102,6 +105,7 @@ class HttpDoor:
         key = await self._authenticate(request)
         order = api.read(parse_object(await self._body(request)))
         self._catalogue.find(order.model_id)
+        order = _traced(order, request)
         name = self._new_id()
         if api.is_resumable:
             order, name = named(order, request.headers.get("last-event-id"), name)
@@ -193,6 +197,14 @@ class HttpDoor:
             "created": self._created_s,
             "owned_by": OWNER,
         }
+
+
+def _traced(order: CompletionOrder, request: Request) -> CompletionOrder:
+    headers = request.headers
+    trace = read_trace_parent(headers.get(TRACEPARENT), headers.get(TRACESTATE))
+    if trace is None:
+        return order
+    return replace(order, orders=tuple(replace(each, trace=trace) for each in order.orders))
 
 
 async def _on_plait_error(request: Request, error: Exception) -> Response:

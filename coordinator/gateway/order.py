@@ -10,6 +10,7 @@ from coordinator.gateway.conversation import ROLES, ToolUse, Turn
 from coordinator.gateway.reader import Resume
 from plait.errors import InvalidRequestError
 from plait.types import DRAFTS_MAX, LOGIT_BIAS_MAX, SamplingParams
+from plait.wire.trace_context import TraceParent
 from scheduler.selection.fairness import SloClass
 
 STOPS_MAX: Final = 16
@@ -61,7 +62,7 @@ class Order:
     one. `max_tokens` None: the gateway's default. `draft_tokens` None: as many as pay, and
     none where a seed was given for draws that are to come again.
     `request_id` empty: the gateway draws one. `resume`: the client asked this before, and lost its
-    stream."""
+    stream. `trace`: what the client does it for, in its own trace."""
 
     prompt: Prompt
     model_id: str = ""
@@ -74,6 +75,7 @@ class Order:
     draft_tokens: int | None = None
     slo: SloClass = SloClass.INTERACTIVE
     resume: Resume | None = None
+    trace: TraceParent | None = None
 
 
 def drafts_of(order: Order) -> int | None:

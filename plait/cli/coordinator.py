@@ -1,5 +1,6 @@
 """`plait coordinator`: run the coordinator of a network on this machine."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,6 +98,13 @@ def run(
     min_replicas: Annotated[
         str, typer.Option(help="NAME=COUNT,...: chains a model has before any has more.")
     ] = "",
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="OpenTelemetry collector (OTLP over HTTP) that gets a trace of every request.",
+            show_default="OTEL_EXPORTER_OTLP_ENDPOINT, else none",
+        ),
+    ] = None,
     no_profile: Annotated[
         bool, typer.Option("--no-profile", help="Do not write client.json for this user's CLI.")
     ] = False,
@@ -114,6 +122,7 @@ def run(
         parse_counts,
         parse_listen,
         parse_weights,
+        tracing_of,
     )
     from plait import log
     from plait.config import home_dir
@@ -121,6 +130,9 @@ def run(
     if log_level not in LEVELS:
         raise ConfigError(f"--log-level {log_level}: choose one of {', '.join(LEVELS)}")
     log.configure(level=log_level, as_json=log_json)
+    is_traced, otlp = tracing_of(otlp_endpoint, os.environ)
+    if is_traced:
+        needs("otel")
     config = CoordinatorConfig(
         models=tuple(model or ()),
         public=parse_listen(listen, flag="--listen", default_port=PUBLIC_PORT),
@@ -145,6 +157,8 @@ def run(
         is_profile_written=not no_profile,
         demand=parse_weights(demand, flag="--demand"),
         replicas_min=parse_counts(min_replicas, flag="--min-replicas"),
+        is_traced=is_traced,
+        otlp_endpoint=otlp,
     )
     _run(config)
 

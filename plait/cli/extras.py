@@ -26,6 +26,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
         "tokenizers",
         "uvicorn",
     ),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """Modules by extra, as in pyproject.toml."""
 
@@ -34,10 +35,17 @@ def needs(*extras: str) -> None:
     """Raises ConfigError(reason="not_installed") that says what to install where a package of
     `extras` is missing."""
     for extra in extras:
-        missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+        missing = [name for name in EXTRAS[extra] if not _is_there(name)]
         if missing:
             raise ConfigError(
                 f"this command needs {', '.join(missing)}, not installed here: in plait's folder, "
                 f"run pip install '.[{','.join(extras)}]'",
                 reason="not_installed",
             )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # what it would be a part of
+        return False

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
@@ -13,7 +14,7 @@ from plait.sdk.fold import Fold, model_entries, service_status
 from plait.sdk.requests import GenerateOptions, Messages, Prompt, build_request, conversation
 from plait.sdk.results import Completion, Delta, Hop, ModelEntry, ServiceStatus, Waiting
 from plait.sdk.resuming import WHOLE_ANSWER, Reach, Resumption
-from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Settings, resolve
+from plait.sdk.settings import DEFAULT_TIMEOUT_S, SHORT_TIMEOUT_S, Metadata, Settings, resolve
 from plait.wire.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
@@ -186,12 +187,13 @@ class Client:
             timeout_s=options.get("timeout_s") or self._timeout_s,
             reach=self._reach,
         )
-        return Stream(self._generate, self._settings, resumption)
+        metadata = self._settings.metadata_in(options.get("traceparent"))
+        return Stream(partial(self._generate, metadata), self._settings, resumption)
 
     def _generate(
-        self, request: gateway_pb2.GenerateRequest, timeout_s: float
+        self, metadata: Metadata, request: gateway_pb2.GenerateRequest, timeout_s: float
     ) -> "_CallIterator[gateway_pb2.GenerateEvent]":
-        return self._stub.Generate(request, timeout=timeout_s, metadata=self._settings.metadata)
+        return self._stub.Generate(request, timeout=timeout_s, metadata=metadata)
 
     def models(self) -> list[ModelEntry]:
         """The models that the network serves, in the operator's order."""

@@ -21,6 +21,7 @@ from plait.errors import (
 )
 from plait.wire.channel import FRAME_BYTES_MAX, Options, channel_options
 from plait.wire.status import REASON_KEY, error_from_rpc
+from plait.wire.trace_context import TRACEPARENT, read_trace_parent
 
 DEFAULT_TIMEOUT_S: Final = 600.0
 WRONG_CA_SIGN: Final = "CERTIFICATE_VERIFY_FAILED"
@@ -31,6 +32,9 @@ DEADLINE_SIGN: Final = "Deadline Exceeded"
 """What it says where a call's time is up; the code beside it is not always the fitting one."""
 SHORT_TIMEOUT_S: Final = 15.0
 """For calls that do not generate."""
+
+Metadata = tuple[tuple[str, str], ...]
+"""What goes with every call."""
 
 RESPONSE_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
 
@@ -47,8 +51,19 @@ class Settings:
         return f"Settings(address={self.address!r})"
 
     @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self) -> Metadata:
         return (("authorization", f"Bearer {self.api_key}"),)
+
+    def metadata_in(self, traceparent: str | None) -> Metadata:
+        """The same, for a call that belongs to a trace. Raises InvalidRequestError."""
+        if not traceparent:
+            return self.metadata
+        if read_trace_parent(traceparent) is None:
+            raise InvalidRequestError(
+                "traceparent must be as W3C Trace Context writes it: 00-TRACE-SPAN-FLAGS",
+                param=TRACEPARENT,
+            )
+        return (*self.metadata, (TRACEPARENT, traceparent))
 
     @property
     def options(self) -> Options:

@@ -11,6 +11,11 @@ from plait.cli.extras import EXTRAS, needs
 from plait.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
+MODULES = {
+    "nvidia_ml_py": "pynvml",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry_sdk": "opentelemetry.sdk",
+}
 
 
 def test_the_extras_are_those_of_the_project() -> None:
@@ -21,7 +26,7 @@ def test_the_extras_are_those_of_the_project() -> None:
         for requirement in project["optional-dependencies"][extra]:
             own = re.fullmatch(r"plait\[(.+)\]", requirement)
             name = re.split(r"[\[<>=]", requirement)[0].replace("-", "_")
-            name = {"nvidia_ml_py": "pynvml"}.get(name, name)
+            name = MODULES.get(name, name)
             found |= modules(own[1]) if own else {name}
         return found
 
@@ -36,6 +41,9 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
     needs("coordinator")
     with pytest.raises(ConfigError, match=r"torch, not installed.* pip install '\.\[node\]'"):
         needs("node")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match=r"opentelemetry\.sdk, .* pip install '\.\[otel\]'"):
+        needs("otel")
 
 
 def test_nobody_is_sent_to_a_registry_for_plait() -> None:

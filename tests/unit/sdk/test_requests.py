@@ -45,6 +45,7 @@ def test_every_option_reaches_the_wire() -> None:
         "draft_tokens": 0,
         "service_tier": "flex",
         "request_id": "r",
+        "traceparent": "00-1-1-01",
         "timeout_s": 3.0,
     }
     assert set(options) == set(GenerateOptions.__annotations__)
