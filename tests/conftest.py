@@ -10,6 +10,10 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+# As many processes as processors run tests; each computes in one thread, and so do those it starts.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 # A shell that runs tests in the background ignores Ctrl-C for all that it starts, and so would the
 # processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

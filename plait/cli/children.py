@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Protocol, Self
 
 from plait.cli.lifeline import LIFELINE
 from plait.errors import ServiceError
@@ -29,13 +29,32 @@ class ChildError(ServiceError):
     reason = "child_ended"
 
 
+class Process(Protocol):
+    """As much of `subprocess.Popen` as is asked of one."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        ...
+
+    def send_signal(self, number: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Child:
     """One process. `log_path` receives what it prints, output and errors together."""
 
     name: str
     log_path: Path
-    process: subprocess.Popen[bytes]
+    process: Process
 
     @property
     def pid(self) -> int:
@@ -81,18 +100,28 @@ class Children:
         it in order."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         log_path = self.log_dir / f"{name.replace(' ', '-')}.log"
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1", LIFELINE: "1", **environment}
+        child = Child(name, log_path, self.launch(arguments, variables, log_path, prefix))
+        self.children.append(child)
+        return child
+
+    def launch(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log_path: Path,
+        prefix: Sequence[str],
+    ) -> Process:
+        """The process itself, with these variables and no others."""
         with log_path.open("ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [*prefix, sys.executable, "-m", "plait.cli.main", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", LIFELINE: "1", **environment},
+                env=environment,
                 start_new_session=True,
             )
-        child = Child(name, log_path, process)
-        self.children.append(child)
-        return child
 
     def forget(self, child: Child) -> None:
         """Wait for a child that was ended on purpose, and watch it no more."""
@@ -132,12 +161,12 @@ class Children:
         self.stop()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
+def _let_go(process: Process) -> None:
     """Close our end of its standard input."""
     if process.stdin is not None:
         process.stdin.close()

@@ -145,16 +145,18 @@ def local_network(
     options: tuple[str, ...] = (),
     host: str = LOOPBACK,
     prefix: tuple[str, ...] = (),
+    start: Callable[[Path], Children] = Children,
 ) -> Iterator[LocalNetwork]:
     """Start a coordinator for `model` on free ports of `host`, by way of the command `prefix`; the
-    first plan waits for `num_nodes`. Everything stops at the end of the block."""
+    first plan waits for `num_nodes`. Everything stops at the end of the block. `start` makes who
+    starts processes, given where their logs go."""
     own_home = home / "coordinator-home"
     own_home.mkdir(mode=0o700, parents=True)
     listens = ["--listen", "--node-listen", "--http-listen", "--mqtt-listen"]
     arguments = ["coordinator", "--model", model, "--min-nodes", str(num_nodes)]
     arguments += [word for flag in listens for word in (flag, f"{host}:0")]
     arguments += ["--plan-wait-s", "60", *options]
-    with Children(home / "logs") as children:
+    with start(home / "logs") as children:
         environment = {"PLAIT_HOME": str(own_home)}
         coordinator = children.start("coordinator", arguments, environment, prefix=prefix)
         profile = _wait_for_profile(own_home / "client.json", coordinator)

@@ -40,6 +40,16 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
         yield network
 
 
+@pytest.fixture(scope="module")
+def crowd(network: LocalNetwork) -> Iterator[Crowd]:
+    """What each stream gives undisturbed is asked once."""
+    with (
+        client_of(network) as client,
+        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
+    ):
+        yield crowd
+
+
 def sigterm(network: LocalNetwork, name: str) -> None:
     """What an owner's service manager does, and Ctrl-C."""
     os.kill(network.nodes[name].pid, signal.SIGTERM)
@@ -79,27 +89,25 @@ def drain(*words: str, **environment: str) -> "subprocess.Popen[str]":
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ask", [sigterm, operator, owner])
 def test_a_node_that_leaves_under_load_is_out_in_ten_seconds_and_nobody_notices(
-    network: LocalNetwork, ask: Callable[[LocalNetwork, str], "subprocess.Popen[str] | None"]
+    network: LocalNetwork,
+    crowd: Crowd,
+    ask: Callable[[LocalNetwork, str], "subprocess.Popen[str] | None"],
 ) -> None:
-    with (
-        client_of(network) as client,
-        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
-    ):
-        asked = crowd.start()
-        view = network.wait(
-            lambda view: sum(n.kv_tokens_reserved > 0 for n in view.nodes) >= 2,
-            timeout_s=20,
-            what="streams under way",
-        )
-        name = next(n.display_name for n in view.nodes if n.kv_tokens_reserved > 0)
-        command = ask(network, name)
-        child = network.nodes.pop(name)
-        code = child.process.wait(LEAVE_S)
-        network.children.forget(child)
-        if command is not None:
-            said, _ = command.communicate(timeout=LEAVE_S)
-            assert said.startswith("drained:")
-        answers = crowd.check(asked, timeout_s=DONE_S)
+    asked = crowd.start()
+    view = network.wait(
+        lambda view: sum(n.kv_tokens_reserved > 0 for n in view.nodes) >= 2,
+        timeout_s=20,
+        what="streams under way",
+    )
+    name = next(n.display_name for n in view.nodes if n.kv_tokens_reserved > 0)
+    command = ask(network, name)
+    child = network.nodes.pop(name)
+    code = child.process.wait(LEAVE_S)
+    network.children.forget(child)
+    if command is not None:
+        said, _ = command.communicate(timeout=LEAVE_S)
+        assert said.startswith("drained:")
+    answers = crowd.check(asked, timeout_s=DONE_S)
     assert code == 0
     assert all(answer.num_attempts <= 3 for answer in answers)
     assert network.view().counters.requests_failed == 0
@@ -109,40 +117,36 @@ def test_a_node_that_leaves_under_load_is_out_in_ten_seconds_and_nobody_notices(
 
 
 @pytest.mark.timeout(60 + 60 * KILLS)
-def test_a_coordinator_killed_at_any_moment_loses_no_request(network: LocalNetwork) -> None:
+def test_a_coordinator_killed_at_any_moment_loses_no_request(
+    network: LocalNetwork, crowd: Crowd
+) -> None:
     rng = random.Random(20)
     before = {node.node_id: node.incarnation for node in network.view().nodes}
-    with (
-        client_of(network) as client,
-        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
-    ):
-        for _ in range(KILLS):
-            asked = crowd.start()
-            threading.Event().wait(rng.uniform(0.0, 1.5))  # the moment is what is drawn
-            kill_and_restart_coordinator(network, str(network.home / "tiny"))
-            network.wait(lambda view: True, timeout_s=60, what="the coordinator's return")
-            after = network.wait(
-                lambda view: num_serving(view) == 4, timeout_s=BACK_S, what="all nodes' return"
-            )
-            crowd.check(asked, timeout_s=DONE_S)
-            assert {node.node_id: node.incarnation for node in after.nodes} == before
-            network.wait(
-                lambda view: all(node.kv_tokens_reserved == 0 for node in view.nodes),
-                timeout_s=10,
-                what="all KV given back",
-            )
-
-
-def test_a_coordinator_stopped_in_order_lets_running_requests_end(network: LocalNetwork) -> None:
-    with (
-        client_of(network) as client,
-        Crowd(client, num=NUM_STREAMS, num_tokens=NUM_TOKENS) as crowd,
-    ):
+    for _ in range(KILLS):
         asked = crowd.start()
-        network.wait(
-            lambda view: any(n.kv_tokens_reserved > 0 for n in view.nodes),
-            timeout_s=20,
-            what="streams under way",
+        threading.Event().wait(rng.uniform(0.0, 1.5))  # the moment is what is drawn
+        kill_and_restart_coordinator(network, str(network.home / "tiny"))
+        network.wait(lambda view: True, timeout_s=60, what="the coordinator's return")
+        after = network.wait(
+            lambda view: num_serving(view) == 4, timeout_s=BACK_S, what="all nodes' return"
         )
-        kill_and_restart_coordinator(network, str(network.home / "tiny"), signal.SIGTERM)
         crowd.check(asked, timeout_s=DONE_S)
+        assert {node.node_id: node.incarnation for node in after.nodes} == before
+        network.wait(
+            lambda view: all(node.kv_tokens_reserved == 0 for node in view.nodes),
+            timeout_s=10,
+            what="all KV given back",
+        )
+
+
+def test_a_coordinator_stopped_in_order_lets_running_requests_end(
+    network: LocalNetwork, crowd: Crowd
+) -> None:
+    asked = crowd.start()
+    network.wait(
+        lambda view: any(n.kv_tokens_reserved > 0 for n in view.nodes),
+        timeout_s=20,
+        what="streams under way",
+    )
+    kill_and_restart_coordinator(network, str(network.home / "tiny"), signal.SIGTERM)
+    crowd.check(asked, timeout_s=DONE_S)

@@ -24,6 +24,7 @@ from tests.kit.netns import Host, hosts, needs_hosts
 from tests.kit.network import KV_TOKENS, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
+from tests.kit.warm import WarmChildren
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_hosts]
 PROMPT = list(range(40, 72))
@@ -74,6 +75,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
             options=options,
             host=at.address,
             prefix=at.prefix,
+            start=WarmChildren,
         ) as network:
             for number, name in enumerate(NAMES, 1):
                 host = made[_host_name(name)]

@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from coordinator.main import Announcement, coordinator
-from plait.cli.children import Child, Children
+from plait.cli.children import Child
 from tests.integration.mqtt_support import mosquitto, needs_mosquitto, shipped
 from tests.kit.in_process import loopback_config
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tools import free_port
+from tests.kit.warm import WarmChildren
 
 pytestmark = pytest.mark.slow
 WILL_S = 2.0
@@ -57,7 +58,7 @@ def node_process(home: Path, news: Announcement) -> Iterator[Child]:
     arguments = ["node", "join", news.public_address, "--token-file", str(home / "a.token")]
     arguments += ["--listen", "127.0.0.1:0", "--threads", "1", "--device", "cpu"]
     environment = {"PLAIT_HOME": str(home / "node"), "OMP_NUM_THREADS": "1"}
-    with Children(home / "logs") as children:
+    with WarmChildren(home / "logs") as children:
         yield children.start("node", arguments, environment)
 
 

@@ -7,6 +7,7 @@ import pytest
 from plait.cli.local_network import LocalNetwork, NodePlan, is_ready, local_network
 from tests.kit.network import SERVE_S, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.warm import WarmChildren
 
 pytestmark = pytest.mark.slow
 NODES = 3
@@ -32,7 +33,9 @@ def test_two_models_share_the_nodes_by_demand_and_each_nodes_error_is_seen(tmp_p
     shared = ("--model", two, "--demand", f"{one}=2,{two}=1", "--min-replicas", f"{one}=2")
     options = (*shared, "--no-mqtt", "--kv-tokens", "256", "--weights", "fp32")
     home = tmp_path / "network"
-    with local_network(home=home, model=one, num_nodes=NODES, options=options) as network:
+    with local_network(
+        home=home, model=one, num_nodes=NODES, options=options, start=WarmChildren
+    ) as network:
         for number in range(NODES):
             network.start_node(NodePlan(name=f"node {number}"))
         network.wait(

@@ -10,6 +10,7 @@ from plait.models.quantizing import quantize_model
 from tests.kit.memory import cap_for_stages
 from tests.kit.network import KV_TOKENS, SERVE_S, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.warm import WarmChildren
 from tests.unit.engine.opened_model import chain_logits
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def test_two_stages_serve_the_files_own_bits(tmp_path: Path) -> None:
     opened.close()
     options = ("--kv-tokens", str(KV_TOKENS), "--weights", "stored", "--no-mqtt")
     with local_network(
-        home=tmp_path / "home", model=str(path), num_nodes=2, options=options
+        home=tmp_path / "home", model=str(path), num_nodes=2, options=options, start=WarmChildren
     ) as network:
         cap = cap_for_stages(spec, 2, KV_TOKENS)
         for number in (1, 2):

@@ -23,6 +23,7 @@ from tests.kit.memory import cap_for_stages
 from tests.kit.network import KV_TOKENS, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
+from tests.kit.warm import WarmChildren
 from tests.unit.engine.kit import ids_item, make_sequence
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,9 @@ def alone(model: Path) -> tuple[int, ...]:
 
 def coordinator_of(home: Path, model: Path, num_nodes: int) -> AbstractContextManager[LocalNetwork]:
     options = ("--no-mqtt", "--kv-tokens", str(KV_TOKENS), "--weights", "fp32")
-    return local_network(home=home, model=str(model), num_nodes=num_nodes, options=options)
+    return local_network(
+        home=home, model=str(model), num_nodes=num_nodes, options=options, start=WarmChildren
+    )
 
 
 def ranks_of(network: LocalNetwork, name: str) -> list[int]:

@@ -13,6 +13,7 @@ from plait.types import ModelSpec
 from tests.kit.memory import cap_for_stages
 from tests.kit.network import KV_TOKENS, SERVE_S, client_of, num_serving
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.warm import WarmChildren
 from tests.unit.models.hub_server import HubServer, only_hub
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -39,7 +40,13 @@ def network(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     options = ("--kv-tokens", str(KV_TOKENS), "--weights", "fp32", "--no-mqtt")
     with ExitStack() as stack:
         network = stack.enter_context(
-            local_network(home=home, model="org/tiny", num_nodes=NUM_STAGES, options=options)
+            local_network(
+                home=home,
+                model="org/tiny",
+                num_nodes=NUM_STAGES,
+                options=options,
+                start=WarmChildren,
+            )
         )
         spec = load_spec(resolve(str(hub.folder)))
         for number in range(1, NUM_NODES + 1):

@@ -1,4 +1,4 @@
-"""Many streams at once, each held against what it gave when nothing happened."""
+"""Many streams at once, each held against what it gave when nothing happened to them."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +26,7 @@ class Crowd:
         self._alone: tuple[tuple[int, ...], ...] = ()
 
     def __enter__(self) -> "Crowd":
-        self._alone = tuple(self.ask(who).streamed_ids for who in range(self.num))
+        self._alone = tuple(each.result().streamed_ids for each in self.start())
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,6 +14,7 @@ from plait.sdk import Client
 from plait.types import ModelSource, ModelSpec
 from tests.kit.memory import cap_for_stages
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.warm import WarmChildren
 
 SMOLLM: str = "smollm2-135m-instruct"
 SERVE_S = 300.0
@@ -43,7 +44,9 @@ def serving_network(
     `telemetry` are the coordinator's options for its broker. Asserts before the block begins that a
     route takes `num_stages` nodes. All in fp32: memory is reckoned and answers are compared so."""
     options = ("--kv-tokens", str(kv_tokens), "--weights", "fp32", *telemetry)
-    with local_network(home=home, model=model, num_nodes=num_stages, options=options) as network:
+    with local_network(
+        home=home, model=model, num_nodes=num_stages, options=options, start=WarmChildren
+    ) as network:
         cap = cap_for_stages(spec, num_stages, kv_tokens)
         for first, count in ((1, num_stages), (num_stages + 1, num_spares)):
             for number in range(first, first + count):
