@@ -22,6 +22,12 @@ DEPARTURE: Final = 1.25
 """A factor so much below the one that a plan was made with calls for another plan."""
 SLOWDOWN: Final = 1.0 / 0.85
 """And so much above; noise of 5 % in both is well below it."""
+REST_MS: Final = 30_000
+"""While nothing runs on a slow node, routes believe so often the square root of what was left."""
+TRIALS_MAX: Final = 4
+"""Each trial that shows it as slow as ever doubles that time, up to so many times."""
+NOTABLE: Final = 4.0 / 3.0
+"""Routes are priced anew where a factor has changed by so much."""
 
 
 class Ratio:
@@ -30,6 +36,7 @@ class Ratio:
     def __init__(self, prior: float = 1.0) -> None:
         """`prior` is believed until enough is known: what the device showed at other work."""
         self._prior = prior
+        self._was_known = False
         self._samples: deque[float] = deque(maxlen=WINDOW)
 
     def add(self, predicted_ms: float, observed_ms: float) -> bool:
@@ -54,31 +61,80 @@ class Ratio:
     @property
     def error_percent(self) -> float | None:
         """How far the prediction is above (or, negative, below) what is observed."""
-        return 100.0 * (1.0 / self.factor - 1.0) if self.is_known else None
+        return 100.0 * (1.0 / self.factor - 1.0) if self.is_known or self._was_known else None
+
+    def start_anew(self) -> None:
+        """The next few observations decide; what was believed is believed until then."""
+        if self.is_known:
+            self._prior, self._was_known = self.factor, True
+            self._samples.clear()
 
 
 @dataclass(slots=True)
 class Calibration:
     """One node on one model. `planned` are the factors (decode, prefill) that plans were made
     with, `accepted` those of the last plan that could have moved the node, `departed_ms` since
-    when the observed ones are far from these."""
+    when the observed ones are far from these. `routed` are those that routes were last told of.
+    Nobody goes to a node that was slow, so nobody sees it recover: `rest`."""
 
     decode: Ratio = field(default_factory=Ratio)
     prefill: Ratio = field(default_factory=Ratio)
     planned: tuple[float, float] = (1.0, 1.0)
     accepted: tuple[float, float] = (1.0, 1.0)
     departed_ms: int | None = None
+    routed: tuple[float, float] = (1.0, 1.0)
+    resting_since_ms: int | None = None
+    num_rests: int = 0
+    num_trials: int = 0
 
     @classmethod
     def after(cls, before: "Calibration") -> "Calibration":
         """Of the same device at other work: as slow as it was, until it shows otherwise."""
         decode, prefill = before.factors
-        return cls(Ratio(decode), Ratio(prefill), before.planned, before.accepted)
+        return cls(
+            Ratio(decode), Ratio(prefill), before.planned, before.accepted, routed=before.routed
+        )
 
     @property
     def factors(self) -> tuple[float, float]:
         """Decode and prefill."""
         return self.decode.factor, self.prefill.factor
+
+    @property
+    def route_factors(self) -> tuple[float, float]:
+        """The same for a request that finds the node idle: less of what is dear the longer nothing
+        has run there."""
+        decode, prefill = (f**0.5**self.num_rests if f > 1.0 else f for f in self.factors)
+        return decode, prefill
+
+    def rest(self, now_ms: int) -> None:
+        """Nothing ran since the last report. The next observations count for more than old ones."""
+        if self.resting_since_ms is None:
+            self.resting_since_ms = now_ms
+        if max(self.factors) < DEPARTURE:
+            return
+        rest_ms = REST_MS << min(self.num_trials, TRIALS_MAX)
+        num_rests = (now_ms - self.resting_since_ms) // rest_ms
+        if num_rests > self.num_rests:
+            self.num_rests = num_rests
+            self.decode.start_anew()
+            self.prefill.start_anew()
+
+    def work(self) -> None:
+        """Something was learnt. What came to a node that had rested was a trial, which ends when
+        enough is known."""
+        self.resting_since_ms = None
+        if self.num_rests and (self.decode.is_known or self.prefill.is_known):
+            self.num_rests = 0
+            self.num_trials = self.num_trials + 1 if max(self.factors) >= DEPARTURE else 0
+
+    def tell_routes(self) -> bool:
+        """Whether routes have to be priced anew."""
+        pairs = tuple(zip(self.route_factors, self.routed, strict=True))
+        if all(now < NOTABLE * then and then < NOTABLE * now for now, then in pairs):
+            return False
+        self.routed = self.route_factors
+        return True
 
     def observe(
         self,

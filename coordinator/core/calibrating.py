@@ -29,14 +29,24 @@ def observe(state: CoreState, node: NodeRecord, load: NodeLoad) -> bool:
         node.calibrated_for, node.calibration, node.priced = subject, after, None
         return False
     if now == before:
-        return False  # nothing ran
+        node.calibration.rest(state.now_ms)
+        _tell_routes(state, node)
+        return False
     cost = stage_cost(node.profile, spec)
     if not node.calibration.observe(cost, span, spec, before=before, now=now):
         return False
+    node.calibration.work()
+    _tell_routes(state, node)
     if node.calibration.decode.is_known:
         node.priced = calibrated(cost, node.calibration.factors)
     patience_ms = state.limits.reprice_ms
     return node.calibration.is_departed(state.now_ms, patience_ms=patience_ms)
+
+
+def _tell_routes(state: CoreState, node: NodeRecord) -> None:
+    """Routers price a node that is idle by what they were made with."""
+    if node.calibration.tell_routes():
+        state.links_version += 1
 
 
 def observe_held_up(state: CoreState, node: NodeRecord, held_up_ms: float) -> None:
@@ -51,11 +61,11 @@ def observe_held_up(state: CoreState, node: NodeRecord, held_up_ms: float) -> No
 
 def node_cost(node: NodeRecord, spec: ModelSpec) -> StageCost:
     """What a profiled node's steps on `spec` take: measured or nominal, as corrected by what was
-    observed since, with what they wait for the process to run."""
+    observed since, and not too long ago, with what they wait for the process to run."""
     assert node.profile is not None
     cost = stage_cost(node.profile, spec)
     if _is_for(node, spec):
-        cost = calibrated(cost, node.calibration.factors)
+        cost = calibrated(cost, node.calibration.route_factors)
     if node.held_up_ms > 0.0:
         cost = replace(cost, overhead_ms=cost.overhead_ms + node.held_up_ms)
     return cost

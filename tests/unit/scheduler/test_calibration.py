@@ -89,3 +89,16 @@ def test_only_a_lasting_departure_calls_for_another_plan() -> None:
     for _ in range(WINDOW):
         calibration.decode.add(1.0, 2.2)
     assert not calibration.is_departed(300_000, patience_ms=0)
+
+
+def test_after_a_rest_three_observations_decide_and_until_then_the_old_ones_do() -> None:
+    ratio = Ratio()
+    ratio.start_anew()
+    assert ratio.error_percent is None, "nothing was ever seen"
+    for _ in range(WINDOW):
+        ratio.add(1.0, 4.0)
+    ratio.start_anew()
+    assert ratio.add(1.0, 1.0) and ratio.add(1.0, 1.0)
+    assert (ratio.factor, ratio.error_percent) == (4.0, -75.0)
+    assert ratio.add(1.0, 1.0)
+    assert (ratio.factor, ratio.error_percent) == (1.0, 0.0)
