@@ -21,6 +21,7 @@ GROUPS: Final = (
     "ask",
     "chat",
     "status",
+    "top",
     "plan",
     "simulate",
     "request",

@@ -16,8 +16,6 @@ _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 app = typer.Typer(help="Show nodes, layers, requests and the plan.")
 CALL_S: Final = 10.0
-WATCH_S: Final = 1.0
-FAILURES_MAX: Final = 30
 REQUESTS_MIN: Final = 3
 
 Fetch = Callable[[], Awaitable[str]]
@@ -58,37 +56,20 @@ async def _show_once(*, as_json: bool) -> None:
 
 
 async def _watch() -> None:
-    """A coordinator that goes away is waited for; what was last seen stays on the screen."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
     from plait.cli.fields import Fields
     from plait.cli.status_view import draw, lines_beside_requests
-    from plait.errors import ServiceError
+    from plait.cli.watching import every_second, watch
 
-    shown = Text("asking the coordinator")
     console = Console()
-    failures = 0
+
+    def drawn(view: Fields) -> RenderableType:
+        room = console.height - lines_beside_requests(view)
+        return draw(view, requests_max=max(REQUESTS_MIN, room))
+
     async with connected() as fetch:
-        with Live(shown, console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            while True:
-                try:
-                    view = Fields.parse(await fetch())
-                    room = console.height - lines_beside_requests(view)
-                    drawn = draw(view, requests_max=max(REQUESTS_MIN, room))
-                    failures = 0
-                    live.update(drawn, refresh=True)
-                except ServiceError as error:
-                    failures += 1
-                    if failures > FAILURES_MAX or not error.is_retryable:
-                        raise
-                    notice = Text(f"coordinator away: {error.message}", style="red")
-                    live.update(
-                        Group(live.renderable, notice) if failures == 1 else live.renderable
-                    )
-                    live.refresh()
-                await asyncio.sleep(WATCH_S)
+        await watch(fetch, drawn, every_second, console=console)
 
 
 @contextlib.asynccontextmanager

@@ -8,44 +8,39 @@ from rich.table import Table
 from rich.text import Text
 
 from plait.cli.fields import NOTHING, Fields
+from plait.cli.status_parts import (
+    DASH,
+    OPEN_STATES,
+    STYLES,
+    figure,
+    layers,
+    lined_table,
+    millis,
+    node_name,
+    node_order,
+    node_state,
+    percent,
+)
 
-DASH: Final = "-"
-OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
 REQUESTS_SHOWN: Final = 15
 CHANGES_SHOWN: Final = 3
 ID_COLUMNS: Final = 8
 STRIP_COLUMNS: Final = 64
-STYLES: Final = {
-    "serving": "green",
-    "loading": "yellow",
-    "joining": "cyan",
-    "standby": "blue",
-    "draining": "magenta",
-    "paused": "magenta",
-    "gone": "dim",
-    "decode": "green",
-    "prefill": "cyan",
-    "opening": "cyan",
-    "queued": "yellow",
-    "failed": "red",
-    "finished": "dim",
-    "cancelled": "dim",
-}
 
 
 def draw(view: Fields, *, requests_max: int = REQUESTS_SHOWN) -> RenderableType:
     """Everything, and the newest requests."""
-    parts: list[RenderableType] = [_headline(view), Text()]
+    parts: list[RenderableType] = [headline(view), Text()]
     for model in view.many("models"):
         parts += [_model(model), Text()]
     parts += [_nodes(view), Text()]
     if view.many("requests"):
-        parts += [_requests(view, requests_max), Text()]
-    parts += [_plan(view), _counters(view)]
+        parts += [requests_table(view, requests_max), Text()]
+    parts += [_plan(view), counters_line(view)]
     return Group(*parts)
 
 
-def _headline(view: Fields) -> Text:
+def headline(view: Fields) -> Text:
     nodes = view.many("nodes")
     serving = sum(node.text("state") == "serving" for node in nodes)
     line = Text()
@@ -92,13 +87,8 @@ def strip(replicas_per_layer: Sequence[int]) -> Text:
     return line
 
 
-def layers(span: tuple[int, int] | None) -> str:
-    """First and last, 0-based and inclusive."""
-    return DASH if span is None else f"{span[0]}-{span[1] - 1}"
-
-
 def _nodes(view: Fields) -> RenderableType:
-    table = _table(
+    table = lined_table(
         ("node", "left"),
         ("state", "left"),
         ("layers", "right"),
@@ -110,17 +100,17 @@ def _nodes(view: Fields) -> RenderableType:
         ("tokens", "right"),
         rest="device",
     )
-    for node in sorted(view.many("nodes"), key=_node_order):
+    for node in sorted(view.many("nodes"), key=node_order):
         state = node.text("state")
         table.add_row(
-            Text(node.text("display_name") or node.text("node_id")),
-            Text(_state(node), style=STYLES.get(state, "")),
+            Text(node_name(node)),
+            Text(node_state(node), style=STYLES.get(state, "")),
             layers(node.span("span")),
-            _figure(node.number("decode_layer_ms")),
-            _figure(node.number("stage_ms")),
+            figure(node.number("decode_layer_ms")),
+            figure(node.number("stage_ms")),
             _errors(node),
-            _figure(node.number("coordinator_rtt_ms")),
-            _share(node.count("kv_tokens_reserved"), node.count("kv_tokens_max")),
+            figure(node.number("coordinator_rtt_ms")),
+            percent(node.count("kv_tokens_reserved"), node.count("kv_tokens_max")),
             f"{node.count('tokens_total'):,}",
             Text(node.text("device_name") or node.text("device_kind")),
         )
@@ -128,32 +118,17 @@ def _nodes(view: Fields) -> RenderableType:
     if not view.many("nodes"):
         return Text(empty, style="yellow")
     errors = [
-        Text(f"{_name(node)}: {error}", style="red")
+        Text(f"{node_name(node)}: {error}", style="red")
         for node in view.many("nodes")
         if (error := node.text("last_error"))
     ]
     idle = [
-        Text(f"{_name(node)}: {state}: {node.text('span_reason')}", style=STYLES[state])
+        Text(f"{node_name(node)}: {state}: {node.text('span_reason')}", style=STYLES[state])
         for state in ("paused", "standby")
         for node in view.many("nodes")
         if node.text("state") == state
     ]
     return Group(table, *errors, *idle)
-
-
-def _name(node: Fields) -> str:
-    return node.text("display_name") or node.text("node_id")
-
-
-def _node_order(node: Fields) -> tuple[bool, tuple[int, int], str]:
-    return node.text("state") == "gone", node.span("span") or (1 << 30, 0), node.text("node_id")
-
-
-def _state(node: Fields) -> str:
-    state, total = node.text("state"), node.count("load_total_bytes")
-    if state == "loading" and total > 0:
-        return f"{node.text('load_phase')} {100 * node.count('load_done_bytes') // total} %"
-    return state
 
 
 def lines_beside_requests(view: Fields) -> int:
@@ -163,12 +138,12 @@ def lines_beside_requests(view: Fields) -> int:
     return 9 + per_model * len(view.many("models")) + len(view.many("nodes"))
 
 
-def _requests(view: Fields, requests_max: int) -> Table:
+def requests_table(view: Fields, requests_max: int, *, only_open: bool = False) -> Table:
     names = {
-        node.text("node_id"): node.text("display_name") or node.text("node_id")
+        node.text("node_id"): node_name(node)
         for node in (*view.many("departed"), *view.many("nodes"))
     }
-    table = _table(
+    table = lined_table(
         ("request", "left"),
         ("state", "left"),
         ("tokens", "right"),
@@ -176,7 +151,8 @@ def _requests(view: Fields, requests_max: int) -> Table:
         ("tokens/s", "right"),
         rest="route",
     )
-    for request in sorted(view.many("requests"), key=_recency)[:requests_max]:
+    shown = [r for r in view.many("requests") if not only_open or r.text("state") in OPEN_STATES]
+    for request in sorted(shown, key=_recency)[:requests_max]:
         state = request.text("state")
         route = " > ".join(
             f"{names.get(hop.text('node_id'), hop.text('node_id'))} {layers(hop.span('span'))}"
@@ -186,7 +162,7 @@ def _requests(view: Fields, requests_max: int) -> Table:
             Text(request.text("request_id")[:ID_COLUMNS]),
             Text(request.text("finish_reason") or state, style=STYLES.get(state, "")),
             f"{request.count('num_generated')}/{request.count('max_new_tokens')}",
-            _ms(request.maybe("ttft_ms")),
+            millis(request.maybe("ttft_ms")),
             f"{request.number('tokens_per_s'):.1f}" if request.number("tokens_per_s") else DASH,
             Text(route or request.text("reason") or DASH),
         )
@@ -236,7 +212,7 @@ def _change(change: Fields) -> str:
     )
 
 
-def _counters(view: Fields) -> Text:
+def counters_line(view: Fields) -> Text:
     counters = view.one("counters") or Fields(NOTHING)
     line = Text("since start", style="bold")
     line.append(
@@ -251,31 +227,9 @@ def _counters(view: Fields) -> Text:
     return line
 
 
-def _figure(value: float) -> str:
-    """Without its unit, which the heading says; 0 is unknown."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value > 0 else DASH
-
-
 def _errors(node: Fields) -> str:
     """How far predicted times are from observed ones: of decoding, of prompts."""
     errors = (node.maybe("decode_error_percent"), node.maybe("prefill_error_percent"))
     if errors == (None, None):
         return DASH
     return " / ".join(DASH if error is None else f"{error:+.0f} %" for error in errors)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part // whole} %" if whole > 0 else DASH
-
-
-def _ms(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0f} ms"
-
-
-def _table(*columns: tuple[str, str], rest: str) -> Table:
-    """A line a row: the last column, `rest`, has the room that the others leave."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-    for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True)
-    table.add_column(rest, no_wrap=True, overflow="ellipsis", ratio=1)
-    return table

@@ -7,7 +7,7 @@ from plait.cli.app import GROUPS, app
 from plait.errors import InvalidRequestError
 
 RUN = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"})
-SINGLE = ("demo", "coordinator", "ask", "chat", "status", "plan", "simulate")
+SINGLE = ("demo", "coordinator", "ask", "chat", "status", "top", "plan", "simulate")
 
 
 @pytest.mark.parametrize("name", GROUPS)

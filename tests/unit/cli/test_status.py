@@ -12,7 +12,8 @@ from rich.console import Console
 from coordinator.core.view import DepartedView, PlanChangeView
 from plait.cli.fields import Fields
 from plait.cli.network_json import network_from_json
-from plait.cli.status_view import draw, layers, strip
+from plait.cli.status_parts import layers
+from plait.cli.status_view import draw, strip
 from plait.errors import FrameError
 from tests.unit.dashboard.fakes import network_view
 
