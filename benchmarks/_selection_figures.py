@@ -38,7 +38,7 @@ from benchmarks._selection_tables import show
 from plait.cli.solver_output import hush_banner
 from scheduler.selection import Candidate, Query
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Load, Promise
+from scheduler.selection.candidates import Promise
 from scheduler.selection.router import Router
 from scheduler.selection.stitched import Stitcher
 
@@ -153,7 +153,7 @@ def _ready(
             for node_id, (free, num, queue, step_ms) in before:
                 router.tell(
                     node_id,
-                    Load(free - query.kv_tokens, num + 1, queue + query.prompt_tokens, step_ms),
+                    (free - query.kv_tokens, num + 1, queue + query.prompt_tokens, step_ms),
                 )
             one[1] = 1e6 * (time.perf_counter() - started)
             started = time.perf_counter()

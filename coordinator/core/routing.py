@@ -12,7 +12,7 @@ from scheduler.cost import StageCost
 from scheduler.handover import handed_over
 from scheduler.selection import Candidate, Query
 from scheduler.selection.affinity import PrefixIndex
-from scheduler.selection.candidates import Load, Promise
+from scheduler.selection.candidates import Promise, Told
 from scheduler.selection.chains import Chain, Obstacle
 from scheduler.selection.decision import Decision
 from scheduler.selection.fairness import SloClass
@@ -55,22 +55,22 @@ def make_query(state: CoreState, spec: ModelSpec, request: RequestRecord) -> Que
 def make_candidate(state: CoreState, node: NodeRecord, spec: ModelSpec) -> Candidate:
     """The node as it is now."""
     assert node.span is not None
-    load = _load(state, node)
+    kv_tokens_free, num_requests, queue_tokens, stage_ms = _load(state, node)
     return Candidate(
         node_id=node.node_id,
         incarnation=node.incarnation,
         span=node.span,
         cost=node_cost(node, spec),
-        kv_tokens_free=load.kv_tokens_free,
+        kv_tokens_free=kv_tokens_free,
         kv_tokens_max=node.kv_tokens_max,
-        num_requests=load.num_requests,
-        queue_tokens=load.queue_tokens,
-        stage_ms=load.stage_ms,
+        num_requests=num_requests,
+        queue_tokens=queue_tokens,
+        stage_ms=stage_ms,
     )
 
 
-def _load(state: CoreState, node: NodeRecord) -> Load:
-    return Load(
+def _load(state: CoreState, node: NodeRecord) -> Told:
+    return (
         node.kv_tokens_max - node.kv_tokens_reserved,
         len(node.pipelines),
         _prompts_ahead(state, node),

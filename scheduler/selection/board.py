@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import Links, StageCost
-from scheduler.selection.candidates import Candidate, Load, Query, slowdown
+from scheduler.selection.candidates import Candidate, Load, Query, Told, slowdown
 from scheduler.selection.groups import INFINITE, Graph, cheapest, graph_of
 from scheduler.selection.places import Places, bandwidths_of, regions_of
 from scheduler.selection.rows import (
@@ -69,12 +69,14 @@ class Board:
         self.bases: list[Base] = [
             base(c.cost, c.span, num_layers, self.places[i]) for i, c in enumerate(self._candidates)
         ]
-        self.loads: list[Load] = [c.load for c in self._candidates]
+        self.loads: list[Told] = [c.load for c in self._candidates]
         self.slows: list[float] = [slowdown(c.cost, len(c.span), c.load) for c in self._candidates]
         self.paced: list[Paced] = list(map(paced, self.bases, self.slows))
         self.rows: list[Row] = list(map(row, self.bases, self.loads, self.slows, self.paced))
         self.news: set[int] = set()
         """Rows that were told of and are not reckoned with yet."""
+        self.repaced: list[int] = []
+        """Those of the last news that are quicker or slower than before."""
         self.listeners: list[Callable[[Collection[int]], None]] = []
         """Told which rows are others than before, whoever has the board reckon with its news."""
         self._untold: set[int] = set()
@@ -110,7 +112,7 @@ class Board:
         """In the board's own order, as they were last told of."""
         self.take_in()
         for i in self._untold:
-            self._candidates[i] = replace(self._candidates[i], **self.loads[i]._asdict())
+            self._candidates[i] = replace(self._candidates[i], **Load(*self.loads[i])._asdict())
         self._untold.clear()
         return self._candidates
 
@@ -136,7 +138,7 @@ class Board:
         self.tell(candidate.node_id, candidate.load)
         return index
 
-    def tell(self, node_id: NodeId, load: Load) -> bool:
+    def tell(self, node_id: NodeId, load: Told) -> bool:
         """News of a node's load, reckoned with when it is next needed. False: not on the board."""
         index = self._index.get(node_id)
         if index is None:
@@ -147,10 +149,11 @@ class Board:
 
     def take_in(self) -> None:
         """Reckon with the news, and tell the listeners."""
-        if not self.news:
+        news = self.news
+        if not news:
             return
-        news = tuple(self.news)
-        self.news.clear()
+        self.news = set()
+        self.repaced.clear()
         loads, slows = self.loads, self.slows
         for i in news:
             load = loads[i]
@@ -161,6 +164,7 @@ class Board:
             if slow != slows[i]:
                 slows[i] = slow
                 self.paced[i] = paced(self.bases[i], slow)
+                self.repaced.append(i)
         self._stale.update(news)
         self._untold.update(news)
         for hear in self.listeners:

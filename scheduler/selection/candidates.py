@@ -13,8 +13,12 @@ EXACT_MAX: Final = 12
 """Up to so many candidates none is left out."""
 
 
+Told = tuple[int, int, int, float]
+"""A `Load`, or its figures alone: every request tells of each of its stages twice."""
+
+
 class Load(NamedTuple):
-    """What changes with every request: see Candidate. A tuple, because there are many of them."""
+    """What changes with every request: see Candidate."""
 
     kv_tokens_free: int
     num_requests: int = 0
@@ -88,16 +92,18 @@ def price(candidate: Candidate, query: Query) -> StagePrice:
     return StagePrice(fixed * slow, per_layer * slow, steps * cost.head_ms * slow)
 
 
-def step_layer_ms(cost: StageCost, load: Load) -> float:
+def step_layer_ms(cost: StageCost, load: Told) -> float:
     """A layer's part of a decode step, in the batch that the request would join."""
-    return cost.layer_ms + load.num_requests * cost.layer_ms_per_extra
+    _, num_requests, _, _ = load
+    return cost.layer_ms + num_requests * cost.layer_ms_per_extra
 
 
-def slowdown(cost: StageCost, num_layers: int, load: Load) -> float:
+def slowdown(cost: StageCost, num_layers: int, load: Told) -> float:
     """How much slower the node is than it measured itself: its live step against the model."""
-    if load.num_requests < 1 or not load.stage_ms > 0.0:
+    _, num_requests, _, stage_ms = load
+    if num_requests < 1 or not stage_ms > 0.0:
         return 1.0
-    ratio = load.stage_ms / max(cost.decode_ms(num_layers, load.num_requests), 1e-6)
+    ratio = stage_ms / max(cost.decode_ms(num_layers, num_requests), 1e-6)
     return min(SLOWDOWN_MAX, max(SLOWDOWN_MIN, ratio))
 
 

@@ -28,6 +28,10 @@ Quick = tuple[float, float, float]
 """What a prompt of a whole chunk or more is priced by: ms to the first token without what its
 slowest part takes, ms per prompt token of that one, ms per new token."""
 
+Still = tuple[float, float, float, float, tuple[tuple[int, float, float, float], ...]]
+"""What loads do not change of a sum: fixed ms, both ms per prompt token, hops in ms per new token;
+of each stage its row, ms per new token alone, what a further sequence adds, and its pace."""
+
 Way = tuple[float, float]
 """Hops of a chain, last miles and uplinks: ms once, and per new token."""
 
@@ -65,6 +69,7 @@ class Chains:
         self._trips: list[tuple[float, float, float]] = []
         self._of_row: dict[int, list[int]] = {}
         self._cut: list[tuple[Base, ...] | None] = []
+        self._still: list[Still | None] = []
         self._own: list[Sum] = []
         self._quick: list[Quick] = []
         self._free: list[int] = []
@@ -86,6 +91,7 @@ class Chains:
         for i in indices:
             self._of_row.setdefault(i, []).append(c)
         self._cut.append(self._cut_bases(c))
+        self._still.append(None)
         own, quick = self._sum(c)
         self._own.append(own)
         self._quick.append(quick)
@@ -99,13 +105,17 @@ class Chains:
         """Rows of the board changed: so did the chains over them. Summed up again when they are
         next asked for, once for all the news of a chain."""
         of_row, stale = self._of_row, self._stale
+        for index in self._board.repaced:
+            for c in of_row.get(index, ()):
+                self._still[c] = None
         for index in news:
-            if index in of_row:
-                stale.update(of_row[index])
+            for c in of_row.get(index, ()):
+                stale.add(c)
 
     def recut(self, index: int) -> None:
         """The board's row `index` may have other costs."""
         for c in self._of_row.get(index, ()):
+            self._still[c] = None
             if self._cut[c] is not None:
                 self._cut[c] = self._cut_bases(c)
 
@@ -144,23 +154,19 @@ class Chains:
         Smooth weighted round robin: everyone near earns its weight, the richest is taken and pays
         for all, so that shares follow the plan without bursts.
         """
-        if not totals:
-            return None
-        least = min(totals)
+        least = min(totals, default=INFINITE)
         if least == INFINITE:
             return None
         most = least * NEAR
-        near = [c for c, total in enumerate(totals) if total <= most]
-        if len(near) == 1:  # earns and pays the same
-            return near[0]
         earned, richest, chosen = 0.0, -INFINITE, 0
         credits_, weights = self._credits, self._weights
-        for c in near:
-            weight = weights[c]
-            earned += weight
-            credits_[c] = credit = credits_[c] + weight
-            if credit > richest:
-                richest, chosen = credit, c
+        for c, total in enumerate(totals):
+            if total <= most:
+                weight = weights[c]
+                earned += weight
+                credits_[c] = credit = credits_[c] + weight
+                if credit > richest:
+                    richest, chosen = credit, c
         credits_[chosen] -= earned
         return chosen
 
@@ -177,7 +183,7 @@ class Chains:
         avoided = next((s.node_id for s in stages if s.node_id in excluded), None)
         if avoided is not None:
             return Obstacle(avoided, "avoided")
-        free, at = min((self._board.loads[i].kv_tokens_free, i) for i in self._indices[c])
+        free, at = min((self._board.loads[i][0], i) for i in self._indices[c])
         if free < query.kv_tokens:
             why = f"no room: {max(0, free)} of {query.kv_tokens} tokens free"
             return Obstacle(self._board.stage(at).node_id, why)
@@ -213,32 +219,39 @@ class Chains:
         return tuple(board.base_of(i, stage.span) for i, stage in stages)
 
     def _sum(self, c: int) -> tuple[Sum, Quick]:
-        fixed, per_prompt, per_new = self._trips[c]
-        free = KV_CAP_TOKENS
-        waiting = slowest = 0.0
-        board, indices, cut = self._board, self._indices[c], self._cut[c]
-        loads = board.loads
-        now: Mapping[int, Paced] | Sequence[Paced] = board.paced
-        if cut is not None:
-            now = {i: paced(own, board.slows[i]) for own, i in zip(cut, indices, strict=True)}
-        for i in indices:
+        still = self._still[c]
+        if still is None:
+            still = self._still[c] = self._still_of(c)
+        fixed, slowest, rest, per_new, parts = still
+        loads = self._board.loads
+        free, waiting = KV_CAP_TOKENS, 0.0
+        for i, step, extra, pace in parts:
             kv, num_requests, queue_tokens, _ = loads[i]
-            f, p, s, extra, pace = now[i]
-            fixed += f
-            per_prompt += p
-            per_new += s + num_requests * extra
+            per_new += step + num_requests * extra
             if kv < free:
                 free = kv
-            if pace > slowest:
-                slowest = pace
             if queue_tokens > 0 and queue_tokens * pace > waiting:
                 waiting = queue_tokens * pace
         fixed += waiting
-        rest = per_prompt - slowest
         return (
             (fixed, slowest, rest, per_new, free, waiting),
             (fixed + rest * FLOW_CHUNK_TOKENS + per_new, slowest, per_new),
         )
+
+    def _still_of(self, c: int) -> Still:
+        board, indices, cut = self._board, self._indices[c], self._cut[c]
+        now: Mapping[int, Paced] | Sequence[Paced] = board.paced
+        if cut is not None:
+            now = {i: paced(own, board.slows[i]) for own, i in zip(cut, indices, strict=True)}
+        fixed, per_prompt, per_new = self._trips[c]
+        slowest, parts = 0.0, []
+        for i in indices:
+            once, prompt, step, extra, pace = now[i]
+            fixed += once
+            per_prompt += prompt
+            slowest = max(slowest, pace)
+            parts.append((i, step, extra, pace))
+        return fixed, slowest, per_prompt - slowest, per_new, tuple(parts)
 
 
 def _prices(query: Query, quick: Sequence[Quick], sums: Sequence[Sum]) -> list[float]:
@@ -249,8 +262,8 @@ def _prices(query: Query, quick: Sequence[Quick], sums: Sequence[Sum]) -> list[f
     Chunks of a prompt follow each other: all of it passes the slowest part, one chunk at a time
     the others.
     """
-    # No max(), no product that can wait: this is most of what choosing costs.
-    prompt = query.prompt_tokens
+    # No max(), no product that can wait, floats alone: this is most of what choosing costs.
+    prompt = float(query.prompt_tokens)
     if prompt < FLOW_CHUNK_TOKENS:
         quick = [(f + rest * prompt + s, slowest, s) for f, slowest, rest, s, _, _ in sums]
     promise = query.promise

@@ -34,6 +34,7 @@ LOOKS_AT_ONCE: Final = 16_000
 ROUGH_LOOKS: Final = 8_000
 """Nodes that searches for ready chains look at before the first request is answered; a search where
 spans overlap takes as long as if it looked at so many."""
+CHAIN, AFFINITY = How.CHAIN, How.AFFINITY
 NOBODY: Final[frozenset[NodeId]] = frozenset()
 NOTHING: Final[Mapping[int, Obstacle]] = {}
 
@@ -169,12 +170,12 @@ class Router:
             if is_open
             else self._evidence(query, totals, excluded)
         )
-        how, held = How.CHAIN, 0
+        how, held = CHAIN, 0
         if held_tokens:
             saved = self._saved(query, held_tokens, totals)
             chosen, is_affine = two_choices(totals, saved, chosen)
             if is_affine:
-                how, held = How.AFFINITY, held_tokens[chains.all[chosen].route]
+                how, held = AFFINITY, held_tokens[chains.all[chosen].route]
                 query = _without_held(query, held)
         total_ms = totals[chosen]
         ttft_ms, token_ms = chains.figures(chosen, query)

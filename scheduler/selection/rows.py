@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from plait.types import LayerSpan
 from scheduler.cost import PREFILL_CHUNK_TOKENS, StageCost
-from scheduler.selection.candidates import Load
+from scheduler.selection.candidates import Told
 
 Row = tuple[float, float, float, int]
 """Fixed ms, ms per prompt token, ms per new token, free KV slots."""
@@ -100,7 +100,7 @@ def paced(own: Base, slow: float) -> Paced:
     )
 
 
-def row(own: Base, load: Load, slow: float, now: Paced) -> Row:
+def row(own: Base, load: Told, slow: float, now: Paced) -> Row:
     """As loaded now, for a request alone: all that waits is run before it, and its tokens are
     decoded in the batch it would join."""
     fixed, per_prompt, per_new, extra, _ = now

@@ -14,7 +14,7 @@ from typing import Final, Optional
 from plait.types import LayerSpan, NodeId, Route, Stage
 from scheduler.cost import PREFILL_CHUNK_TOKENS
 from scheduler.selection.board import Board
-from scheduler.selection.candidates import Load, Query, step_layer_ms
+from scheduler.selection.candidates import Load, Query, Told, step_layer_ms
 from scheduler.selection.groups import INFINITE
 from scheduler.selection.lines import Lines, Potentials
 from scheduler.selection.potential import Figures, Ground
@@ -50,7 +50,7 @@ class Stitcher:
         self._ground = Ground(board, num_layers)
         size = len(board.candidates)
         self._figures = [self._now(i) for i in range(size)]
-        self._room = [min(KV_CAP_TOKENS, load.kv_tokens_free) for load in board.loads]
+        self._room = [min(KV_CAP_TOKENS, free) for free, _, _, _ in board.loads]
         self._floors = list(self._figures)
         self._potentials = Potentials(self._ground, self._floors)
         self._stages: dict[tuple[int, int, int], Stage] = {}
@@ -195,7 +195,7 @@ class Stitcher:
         is_valid = True
         for i in self._stale:
             self._figures[i] = now = self._now(i)
-            self._room[i] = min(KV_CAP_TOKENS, self._board.loads[i].kv_tokens_free)
+            self._room[i] = min(KV_CAP_TOKENS, self._board.loads[i][0])
             is_valid = is_valid and all(map(ge, now, self._floors[i]))
         self._stale.clear()
         if is_valid:
@@ -226,11 +226,12 @@ class Stitcher:
             end, at = start, before
 
 
-def _figures(board: Board, i: int, load: Load, slow: float) -> Figures:
+def _figures(board: Board, i: int, load: Told, slow: float) -> Figures:
     cost = board.cost(i)
+    _, _, queue_tokens, _ = load
     prefill = cost.prefill_layer_ms_per_token * slow
     return Figures(
-        max(0, load.queue_tokens) * prefill,
+        max(0, queue_tokens) * prefill,
         prefill,
         step_layer_ms(cost, load) * slow,
         cost.overhead_ms * slow,
