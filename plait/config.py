@@ -65,7 +65,8 @@ class ClientProfile:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file at once, with mode 0600 from its first moment."""
+    """Replace a file at once, with mode 0600 from its first moment. It is on the disk, by its name,
+    when this returns."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -74,3 +75,9 @@ def write_private(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
