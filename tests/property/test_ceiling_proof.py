@@ -23,11 +23,11 @@ MODELS = (
 
 @few_and_many(
     1,
-    30,
+    12,
     seed=st.integers(0, 10_000),
-    num_nodes=st.integers(1, 7),
+    num_nodes=st.integers(1, 6),
     at=st.integers(0, len(MODELS) - 1),
-    machines_max=st.integers(1, 7),
+    machines_max=st.integers(1, 6),
     is_grouped=st.booleans(),
     is_narrow=st.booleans(),
     derandomize=True,

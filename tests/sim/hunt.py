@@ -1,21 +1,15 @@
-"""Run by `test_mutants` in its own process: stories first, then seeds, until something objects.
+"""How a mutant is hunted (`tests.sim.nest`): stories first, then seeds, until something objects.
 
-The stories that caught the mutant before come first. Prints what caught it, or "survived".
+The stories that caught the mutant before come first.
 """
 
 import importlib
 import inspect
-import resource
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-
-CPU_S = 40
-"""Of computing: a mutant that takes longer stands still. A limit by the clock would say so of any
-mutant on a busy machine."""
 
 STORIES = (
     "tests.unit.core.test_machines",
@@ -75,8 +69,14 @@ def _tell(story: Story, given: dict[str, object], *, needs_folder: bool) -> None
         story(**given, tmp_path=Path(folder))
 
 
+def load() -> None:
+    """All that may be told."""
+    for module_name in (*STORIES, "tests.sim.world"):
+        importlib.import_module(module_name)
+
+
 def main(num_seeds: int, first: str) -> str:
-    """What caught the mutant; `first` begins the names of the stories to look at first."""
+    """What caught the mutant, or "survived"; `first` begins the names of the stories told first."""
     for module_name in sorted(STORIES, key=lambda name: not name.endswith(first or "?")):
         module = importlib.import_module(module_name)
         for name, tell in stories(module):
@@ -94,8 +94,3 @@ def main(num_seeds: int, first: str) -> str:
         except BaseException as error:
             return f"seed {seed}, event {world.num_events}: {type(error).__name__} {error}"[:160]
     return "survived"
-
-
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    sys.stdout.write(main(int(sys.argv[1]), sys.argv[2]) + "\n")
