@@ -4,17 +4,26 @@ from collections.abc import Callable
 from typing import Protocol
 
 from node.core.effects import Draft
-from node.core.events import Drafted
+from node.core.events import Drafted, DraftModelChanged
 from plait.types import ModelSource, ModelSpec, Reason, RequestId
 
-DraftSink = Callable[[Drafted], None]
+DraftSink = Callable[[Drafted | DraftModelChanged], None]
 
 
 class DraftHost(Protocol):
     """A small model in a thread of its own. Only `stop` and `check` are waited for."""
 
+    @property
+    def model_id(self) -> str: ...
+
+    @property
+    def num_failed(self) -> int:
+        """Steps that failed; those who waited for them went without."""
+        ...
+
     def start(self, sink: DraftSink) -> None:
-        """`sink` runs on the caller's event loop, once for each order."""
+        """`sink` runs on the caller's event loop, once for each order; and once when the thread
+        dies, whose open orders are not answered any more. Later ones are, with nothing."""
         ...
 
     async def stop(self) -> None:

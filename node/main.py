@@ -173,7 +173,7 @@ class Node:
         )
         channels = (self._channel_to_coordinator, self._channel_to_node)
         self._weights = NodeWeights(config, gate or Gate(), clock, *channels)
-        self._meter = NodeMeter(self._core, engine, self._links, self._weights.counts)
+        self._meter = NodeMeter(self._core, engine, self._links, self._weights.counts, drafter)
         self._telemetry = self._telemetry_follower()
 
     def _telemetry_follower(self) -> TelemetryFollower:

@@ -6,7 +6,7 @@ Everything here is plain data that `dataclasses.asdict` and JSON can carry.
 from dataclasses import dataclass, field
 from typing import Final
 
-from plait.types import GuessTotals, StepTotals
+from plait.types import DraftHealth, GuessTotals, StepTotals
 
 STANDBY: Final = "standby"
 """Shown as the state of a node that joined and was given nothing; `span_reason` says why."""
@@ -65,6 +65,7 @@ class NodeView:
     prefill_error_percent: float | None = None
     steps: StepTotals = field(default_factory=StepTotals)
     guesses: GuessTotals = field(default_factory=GuessTotals)
+    draft: DraftHealth | None = None
     hops: tuple["MeasuredHopView", ...] = ()
 
 

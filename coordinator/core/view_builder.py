@@ -111,6 +111,7 @@ def _node_view(state: CoreState, node: NodeRecord, hops: tuple[MeasuredHopView, 
         prefill_error_percent=node.calibration.prefill.error_percent,
         steps=load.steps if load is not None else StepTotals(),
         guesses=load.guesses if load is not None else GuessTotals(),
+        draft=load.draft if load is not None else None,
         hops=hops,
     )
 

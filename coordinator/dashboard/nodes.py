@@ -195,6 +195,9 @@ def node_state(node: NodeView) -> str:
         drawn += loading(node.load_phase, node.load_done_bytes, node.load_total_bytes)
     if node.last_error:
         drawn += f'<span class="cell-note cell-bad">{text(node.last_error)}</span>'
+    elif node.draft is not None and node.draft.complaint:
+        complaint = text(node.draft.complaint)
+        drawn += f'<span class="cell-note cell-clamp" title="{complaint}">{complaint}</span>'
     elif node.span_reason:
         reason = text(node.span_reason)
         drawn += f'<span class="cell-note cell-clamp" title="{reason}">{reason}</span>'

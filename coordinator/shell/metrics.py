@@ -171,6 +171,23 @@ def _of_nodes(view: NetworkView) -> Iterator[Metric]:
         for node in view.nodes:
             family.add_metric([node.node_id, node.display_name], getattr(node.guesses, name))
         yield family
+    yield from _of_draft_models(view)
+
+
+def _of_draft_models(view: NetworkView) -> Iterator[Metric]:
+    drafts = [(n.node_id, n.display_name, n.draft) for n in view.nodes if n.draft is not None]
+    labels = ["node_id", "name"]
+    states = GaugeMetricFamily(
+        "plait_node_draft_model", "1 for what its draft model does", labels=[*labels, "state"]
+    )
+    failed = CounterMetricFamily(
+        "plait_node_draft_failures", "Steps of the draft model that failed", labels=labels
+    )
+    for node_id, name, draft in drafts:
+        states.add_metric([node_id, name, draft.state], 1)
+        failed.add_metric([node_id, name], draft.num_failed)
+    yield states
+    yield failed
 
 
 def _of_models(view: NetworkView) -> Iterator[Metric]:

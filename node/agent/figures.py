@@ -24,7 +24,7 @@ _log = log.get("node")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFigures:
     """What a serving node counts. Bytes and tokens since its start; `weights` says where weights
-    came from and went to, for people."""
+    came from and went to, `draft` what the draft model does, for people."""
 
     state: str
     model_id: str
@@ -38,6 +38,7 @@ class ServingFigures:
     sent_bytes: int
     received_bytes: int
     weights: str = ""
+    draft: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

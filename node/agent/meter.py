@@ -1,11 +1,21 @@
 """The node's moving figures, for heartbeats and telemetry."""
 
+from typing import Final
+
 from node.agent.figures import ServingFigures
 from node.agent.weight_counts import WeightCounts
 from node.core import NodeCore
+from node.draft_port import DraftHost
 from node.ports import EngineHost, Links, LinkStats
-from plait.types import NodeLoad
+from plait.types import DraftHealth, DraftState, NodeLoad
 from plait.wire.telemetry import TelemetryReading
+
+_DOES: Final = {
+    DraftState.IDLE: "rests: the first layers are with others",
+    DraftState.GUESSING: "guesses",
+    DraftState.REFUSED: "refused",
+    DraftState.LOST: "lost",
+}
 
 
 class NodeMeter:
@@ -17,7 +27,9 @@ class NodeMeter:
         engine: EngineHost,
         links: Links,
         weights: WeightCounts | None = None,
+        drafter: DraftHost | None = None,
     ) -> None:
+        self._drafter = drafter
         self._weights = weights if weights is not None else WeightCounts()
         self._core = core
         self._engine = engine
@@ -37,6 +49,7 @@ class NodeMeter:
             steps=stats.steps,
             weights=self._weights.totals(),
             guesses=self._core.counters.guesses,
+            draft=self._draft(),
         )
 
     def reading(self) -> TelemetryReading:
@@ -82,7 +95,31 @@ class NodeMeter:
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
             weights=self._weights.line(),
+            draft=self._draft_line(),
         )
+
+    def _draft(self) -> DraftHealth | None:
+        if self._drafter is None:
+            return None
+        state, why = self._core.draft_state
+        return DraftHealth(
+            model_id=self._drafter.model_id,
+            state=state,
+            why=why,
+            num_failed=self._drafter.num_failed,
+        )
+
+    def _draft_line(self) -> str:
+        """For the owner."""
+        draft, guesses = self._draft(), self._core.counters.guesses
+        if draft is None:
+            return ""
+        if draft.why:
+            return f"{draft.model_id}: {draft.state}: {draft.why}"
+        line = f"{draft.model_id}: {_DOES[draft.state]}"
+        if guesses.guessed_by_model:
+            line += f", {guesses.accepted_by_model:,} of {guesses.guessed_by_model:,} guesses right"
+        return line + (f", {draft.num_failed:,} steps failed" if draft.num_failed else "")
 
     def _frames_dropped(self, links: tuple[LinkStats, ...]) -> int:
         repeated = sum(link.sequence_errors for link in links)

@@ -36,7 +36,7 @@ from plait.errors import (
     ServiceError,
     WeightsError,
 )
-from plait.types import HeldSpan, LayerSpan, ModelSource, ModelSpec, Reason
+from plait.types import DraftState, HeldSpan, LayerSpan, ModelSource, ModelSpec, Reason
 
 TICK_S: Final = 0.25
 
@@ -207,12 +207,17 @@ class NodeRuntime:
 
     async def _check_drafts(self, effect: ef.LoadSpan) -> None:
         """Whether the draft model guesses tokens of the span's model."""
-        if self._drafter is None or effect.span.start > 0:
+        if self._drafter is None:
+            return
+        if effect.span.start > 0:
+            self.post(ev.DraftModelChanged(state=DraftState.IDLE))
             return
         refusal = await self._drafter.check(effect.spec, effect.source)
-        if refusal is not None:
-            _log.warning("draft_model_refused", reason=refusal.code, message=refusal.message)
-        self.post(ev.DraftModelChecked(fits=refusal is None))
+        if refusal is None:
+            self.post(ev.DraftModelChanged(state=DraftState.GUESSING))
+            return
+        _log.warning("draft_model_refused", reason=refusal.code, message=refusal.message)
+        self.post(ev.DraftModelChanged(state=DraftState.REFUSED, why=refusal.message))
 
     def _reserve(self, effect: ef.ReserveKv) -> None:
         opened = effect.open

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from node.core import events as ev
-from node.core.drafting import DraftRecord
+from node.core import guessing
 from node.core.effects import Effect, ReportHopBroken, SendToGateway
 from node.core.lifecycle import Lifecycle
 from node.core.machines import NodeState
@@ -11,7 +11,7 @@ from node.core.messages import KeptRoute, StatusCode
 from node.core.sessions import Sessions
 from node.core.speculation import Proposers
 from node.core.state import SWEEP_MS, Counters, Limits, NodeData
-from plait.types import HeldSpan, NodeId, Reason
+from plait.types import DraftState, HeldSpan, NodeId, Reason
 
 
 class NodeCore:
@@ -48,6 +48,11 @@ class NodeCore:
         return self._node.counters
 
     @property
+    def draft_state(self) -> tuple[DraftState, str]:
+        """What the draft model does, and why it does not guess."""
+        return self._node.draft_state, self._node.draft_why
+
+    @property
     def num_sessions(self) -> int:
         return len(self._node.sessions)
 
@@ -72,7 +77,7 @@ class NodeCore:
             case (
                 ev.ControlAttached()
                 | ev.ControlDetached()
-                | ev.DraftModelChecked()
+                | ev.DraftModelChanged()
                 | ev.SpanAssigned()
                 | ev.SpanUnassigned()
                 | ev.SpanLoaded()
@@ -137,8 +142,8 @@ class NodeCore:
                 lifecycle.attached(event, out)
             case ev.ControlDetached():
                 self._node.is_attached = False
-            case ev.DraftModelChecked():
-                self._node.drafts = DraftRecord() if event.fits else None
+            case ev.DraftModelChanged():
+                guessing.draft_model_changed(self._node, event, now_ms, out)
             case ev.SpanAssigned():
                 lifecycle.assigned(event, out)
             case ev.SpanUnassigned():
@@ -188,5 +193,6 @@ class NodeCore:
             else:
                 continue
             self._sessions.ends.break_session(session, code, Reason(code=word, message=text), out)
+        guessing.go_on_without_late_guesses(node, now_ms, out)
         node.kept.sweep(now_ms)
         self._lifecycle.sweep(now_ms, out)

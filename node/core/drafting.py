@@ -114,6 +114,10 @@ class Drafting:
         self._drafted = self._lookup.before_a_stop(tuple(token_ids))
         self._check()
 
+    def waited_ms(self, now_ms: int) -> int:
+        """How long the draft model has had for its answer; 0 where none is due."""
+        return 0 if self._asked_ms is None else now_ms - self._asked_ms
+
     def propose(self, most: int, num_sharing: int, now_ms: int) -> tuple[int, ...]:
         ready = self._drafted[len(self._untold) :]
         trips = self._lookup.trips

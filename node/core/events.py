@@ -9,6 +9,7 @@ from typing import Protocol
 
 from node.core.messages import Activations, Broken, PrefixShort, StageOpen, StatusCode, Token
 from plait.types import (
+    DraftState,
     FinishReason,
     HeldSpan,
     LayerSpan,
@@ -216,10 +217,13 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftModelChecked:
-    """Whether the draft model of this node guesses tokens of what is held."""
+class DraftModelChanged:
+    """What the draft model of this node does for what is held, and `why` it does not guess; where
+    this `is_final`, whatever is held later."""
 
-    fits: bool
+    state: DraftState
+    why: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +331,7 @@ DataEvent = (
 )
 LifecycleEvent = (
     ControlAttached
-    | DraftModelChecked
+    | DraftModelChanged
     | ControlDetached
     | SpanAssigned
     | SpanUnassigned

@@ -1,12 +1,18 @@
 """A first stage's next row, and the guesses that go along with it."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from node.core import rows
+from node.core.drafting import DraftRecord
 from node.core.effects import Draft, Effect
-from node.core.events import Drafted
+from node.core.events import Drafted, DraftModelChanged
 from node.core.speculation import AdaptiveLookup
 from node.core.state import HeldRow, NodeData, Session
+from plait.types import DraftState
+
+WAIT_MS: Final = 2_000
+"""A row waits for guesses no longer than this: what takes so long does not pay."""
 
 
 def begin(node: NodeData, session: Session, prompt: Sequence[int]) -> None:
@@ -61,6 +67,32 @@ def drafted(
     row, session.held_row = session.held_row, None
     if row is not None:
         _submit(node, session, row, now_ms, out)
+
+
+def draft_model_changed(
+    node: NodeData, event: DraftModelChanged, now_ms: int, out: list[Effect]
+) -> None:
+    """It guesses for what is held, or rows go on without it: what was asked for does not come."""
+    if node.is_draft_final:
+        return
+    node.is_draft_final = event.is_final
+    node.draft_state, node.draft_why = event.state, event.why
+    node.drafts = DraftRecord() if event.state is DraftState.GUESSING else None
+    if node.drafts is None:
+        for session in node.sessions.values():
+            _give_up(node, session, now_ms, out)
+
+
+def go_on_without_late_guesses(node: NodeData, now_ms: int, out: list[Effect]) -> None:
+    """A draft model that does not answer holds no row up for longer than WAIT_MS."""
+    for session in node.sessions.values():
+        drafting = session.drafting if session.held_row is not None else None
+        if drafting is not None and drafting.waited_ms(now_ms) >= WAIT_MS:
+            _give_up(node, session, now_ms, out)
+
+
+def _give_up(node: NodeData, session: Session, now_ms: int, out: list[Effect]) -> None:
+    drafted(node, session, Drafted(session.request_id, session.epoch, ()), now_ms, out)
 
 
 def _submit(node: NodeData, session: Session, row: HeldRow, now_ms: int, out: list[Effect]) -> None:

@@ -11,7 +11,7 @@ from node.core.machines import NodeState, SessionState
 from node.core.messages import StageOpen
 from node.core.speculation import PromptLookups, Proposer, Proposers
 from plait.prefixes import BlockNamer
-from plait.types import GuessTotals, HeldSpan, ModelId, ModelSpec, NodeId, RequestId
+from plait.types import DraftState, GuessTotals, HeldSpan, ModelId, ModelSpec, NodeId, RequestId
 
 SWEEP_MS: Final = 500
 """How often idle sessions, old tickets and limits are looked at."""
@@ -208,6 +208,9 @@ class NodeData:
     swept_ms: int = 0
     proposers: Proposers = field(default_factory=PromptLookups)
     drafts: DraftRecord | None = None
+    draft_state: DraftState = DraftState.IDLE
+    draft_why: str = ""
+    is_draft_final: bool = False
 
     def spec(self) -> ModelSpec | None:
         """Shape of the model that is held."""

@@ -13,21 +13,21 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 import torch
 
 from node.core.effects import Draft
-from node.core.events import Drafted
+from node.core.events import Drafted, DraftModelChanged
 from node.draft_port import DraftSink
 from node.engine.drafting_book import DraftBook, Guessing, nothing
 from node.engine.drafting_model import DraftModel
 from node.engine.sequence import Sequence, StepItem
 from node.ports import SequenceOpen, StageResult, StageWork
 from plait import log
-from plait.types import DType, ModelSource, ModelSpec, Reason, RequestId, SamplingParams
+from plait.types import DraftState, DType, ModelSource, ModelSpec, Reason, RequestId, SamplingParams
 
 STOP_S: Final = 10.0
 NICENESS: Final = 5
@@ -56,7 +56,13 @@ class Drafter:
         self._wake = threading.Condition()
         self._commands: deque[Command] = deque()
         self._is_stopping = False
+        self._is_over = False
+        self.num_failed = 0
         self._thread: threading.Thread | None = None
+
+    @property
+    def model_id(self) -> str:
+        return self._model.spec.model_id
 
     def start(self, sink: DraftSink) -> None:
         assert self._thread is None, "the draft model runs already"
@@ -81,7 +87,8 @@ class Drafter:
         return refusal
 
     def order(self, order: Draft) -> None:
-        self._do(lambda: self.book.take(order))
+        if not self._do(lambda: self.book.take(order)):
+            self._loop.call_soon(self._sink, nothing(order))
 
     def close(self, request_id: RequestId, epoch: int) -> None:
         def closed() -> list[Drafted]:
@@ -90,10 +97,14 @@ class Drafter:
 
         self._do(closed)
 
-    def _do(self, command: Command) -> None:
+    def _do(self, command: Command) -> bool:
+        """False where the thread has ended."""
         with self._wake:
+            if self._is_over:
+                return False
             self._commands.append(command)
             self._wake.notify()
+            return True
 
     def _run(self) -> None:
         if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
@@ -101,13 +112,32 @@ class Drafter:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)
+        try:
+            self._serve()
+        except Exception as error:  # root of the thread: the node goes on without guesses
+            _log.exception("draft_thread_died", model=self.model_id, error=repr(error))
+            self._end()
+            why = f"its thread died of {type(error).__name__}: {error}"
+            self._tell([DraftModelChanged(state=DraftState.LOST, why=why, is_final=True)])
+        else:
+            self._end()
+        self._model.close()
+
+    def _end(self) -> None:
+        """From now on nothing is taken, and nothing is held for anybody."""
+        with self._wake:
+            self._is_over = True
+            self._commands.clear()
+            self.book = DraftBook(self._model.num_slots, self._model.sequence_tokens_max)
+
+    def _serve(self) -> None:
         stepping: list[Guessing] = []
         while True:
             with self._wake:
                 while not (self._commands or stepping or self._is_stopping):
                     self._wake.wait()
                 if self._is_stopping:
-                    break
+                    return
                 commands = list(self._commands)
                 self._commands.clear()
             for command in commands:
@@ -116,7 +146,6 @@ class Drafter:
             if stepping:
                 self._step(stepping)
                 stepping = self.book.next_step()
-        self._model.close()
 
     def _step(self, stepping: list[Guessing]) -> None:
         """Run the next rows of each, and tell what was asked for."""
@@ -134,6 +163,7 @@ class Drafter:
             results = self._model.run(items) if items else []
         except Exception as error:  # root: a draft model that fails costs guesses, no request
             _log.exception("draft_failed", error=repr(error))
+            self.num_failed += 1
             results = []
         step_ms = (self._now_ns() - started_ns) / 1e6
         for at, sequence in enumerate(runs):
@@ -152,7 +182,7 @@ class Drafter:
             return
         self.book.ran(sequence, item.work.num_tokens, guess, step_ms)
 
-    def _tell(self, answers: list[Drafted]) -> None:
+    def _tell(self, answers: Iterable[Drafted | DraftModelChanged]) -> None:
         for answer in answers:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear
                 self._loop.call_soon_threadsafe(self._sink, answer)

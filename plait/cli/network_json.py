@@ -20,7 +20,7 @@ from coordinator.core.view import (
     RequestView,
 )
 from plait.errors import FrameError
-from plait.types import GuessTotals, StepTotals
+from plait.types import DraftHealth, GuessTotals, StepTotals
 
 _PARTS: Final = {
     "nodes": NodeView,
@@ -34,6 +34,7 @@ _PARTS: Final = {
     "hops": MeasuredHopView,
     "steps": StepTotals,
     "guesses": GuessTotals,
+    "draft": DraftHealth,
     "departed": DepartedView,
     "changes": PlanChangeView,
 }

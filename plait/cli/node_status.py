@@ -104,6 +104,8 @@ def _counted(figures: "NodeFigures | None") -> Iterator[tuple[str, str]]:
         yield "tokens", f"{serving.tokens_total:,}"
     if serving is not None and serving.weights:
         yield "weights", serving.weights
+    if serving is not None and serving.draft:
+        yield "draft model", serving.draft
     yield "traffic", f"{figures.month_bytes / 1e9:.2f} GB this month"
     if figures.temp_c is not None:
         yield "GPU", f"{figures.temp_c:.0f} °C, {figures.power_w or 0:.0f} W"

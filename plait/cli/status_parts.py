@@ -46,6 +46,14 @@ def node_state(node: Fields) -> str:
     return state
 
 
+def draft_complaint(node: Fields) -> str:
+    """What is wrong with a node's draft model; "" where nothing is."""
+    draft = node.one("draft")
+    if draft is None or not draft.text("why"):
+        return ""
+    return f"draft model {draft.text('model_id')} {draft.text('state')}: {draft.text('why')}"
+
+
 def figure(value: float) -> str:
     """Without its unit, which the heading says; 0 is unknown."""
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value > 0 else DASH

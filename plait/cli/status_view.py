@@ -12,6 +12,7 @@ from plait.cli.status_parts import (
     DASH,
     OPEN_STATES,
     STYLES,
+    draft_complaint,
     figure,
     layers,
     lined_table,
@@ -121,6 +122,11 @@ def _nodes(view: Fields) -> RenderableType:
         Text(f"{node_name(node)}: {error}", style="red")
         for node in view.many("nodes")
         if (error := node.text("last_error"))
+    ]
+    errors += [
+        Text(f"{node_name(node)}: {complaint}", style="yellow")
+        for node in view.many("nodes")
+        if (complaint := draft_complaint(node))
     ]
     idle = [
         Text(f"{node_name(node)}: {state}: {node.text('span_reason')}", style=STYLES[state])

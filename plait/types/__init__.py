@@ -4,7 +4,7 @@ Owns the nouns that more than one package uses. Must never import anything of pl
 """
 
 from plait.types.cached import CachedSpan, merged
-from plait.types.guesses import GuessTotals
+from plait.types.guesses import DraftHealth, DraftState, GuessTotals
 from plait.types.ids import ModelId, NodeId, PipelineId, RequestId
 from plait.types.model import (
     Activation,
@@ -50,6 +50,8 @@ __all__ = [
     "Constraint",
     "ConstraintKind",
     "DType",
+    "DraftHealth",
+    "DraftState",
     "FinishReason",
     "GuessTotals",
     "HeldSpan",

@@ -1,6 +1,32 @@
-"""Guessed tokens, counted."""
+"""Guessed tokens, counted, and how the small model is that guesses some of them."""
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class DraftState(StrEnum):
+    """What a node's draft model does. Idle: the node is no first stage."""
+
+    IDLE = "idle"
+    GUESSING = "guessing"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftHealth:
+    """A node's draft model. `why` it is refused or lost, for people; `num_failed` steps brought no
+    guess because they failed."""
+
+    model_id: str
+    state: DraftState
+    why: str = ""
+    num_failed: int = 0
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with it, in one line; "" where nothing is."""
+        return f"draft model {self.model_id} {self.state}: {self.why}" if self.why else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from plait.types.guesses import GuessTotals
+from plait.types.guesses import DraftHealth, GuessTotals
 from plait.types.ids import ModelId, NodeId
 from plait.types.model import DType, KvDtype, ModelSpec, WeightFormat
 from plait.types.span import LayerSpan
@@ -114,5 +114,6 @@ class NodeLoad:
     steps: StepTotals = StepTotals()
     weights: WeightTotals = field(default_factory=WeightTotals)
     guesses: GuessTotals = field(default_factory=GuessTotals)
+    draft: DraftHealth | None = None
     held_up_ms: float = 0.0
     """What a frame that comes at any moment waits until the node's process runs."""

@@ -27,6 +27,7 @@ from plait.types import (
     WeightFormat,
 )
 from plait.types.weights import WeightTotals
+from plait.wire.drafts import draft_from_proto, draft_to_proto
 from plait.wire.families import add_family, rope_from_proto, rope_to_proto, with_family
 from plait.wire.v1 import common_pb2, control_pb2
 
@@ -346,6 +347,7 @@ def load_to_proto(load: NodeLoad) -> control_pb2.Heartbeat:
         ),
         weights=control_pb2.WeightTotals(**asdict(load.weights)),
         guesses=control_pb2.GuessTotals(**asdict(load.guesses)),
+        draft=draft_to_proto(load.draft),
         held_up_ms=load.held_up_ms,
     )
 
@@ -382,6 +384,7 @@ def load_from_proto(message: control_pb2.Heartbeat) -> NodeLoad:
             guessed_by_model=message.guesses.guessed_by_model,
             accepted_by_model=message.guesses.accepted_by_model,
         ),
+        draft=draft_from_proto(message),
         held_up_ms=_speed("held_up_ms", message.held_up_ms),
     )
 

@@ -675,6 +675,7 @@ class Heartbeat(_message.Message):
     WEIGHTS_FIELD_NUMBER: _builtins.int
     HELD_UP_MS_FIELD_NUMBER: _builtins.int
     GUESSES_FIELD_NUMBER: _builtins.int
+    DRAFT_FIELD_NUMBER: _builtins.int
     state: _common_pb2.NodeState.ValueType
     """the node's own view"""
     kv_tokens_reserved: _builtins.int
@@ -705,6 +706,10 @@ class Heartbeat(_message.Message):
     def guesses(self) -> Global___GuessTotals:
         """guessed tokens; absent from nodes that do not count them"""
 
+    @_builtins.property
+    def draft(self) -> Global___DraftModel:
+        """absent from nodes without one"""
+
     def __init__(
         self,
         *,
@@ -720,14 +725,49 @@ class Heartbeat(_message.Message):
         weights: Global___WeightTotals | None = ...,
         held_up_ms: _builtins.float = ...,
         guesses: Global___GuessTotals | None = ...,
+        draft: Global___DraftModel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "steps", b"steps", "weights", b"weights"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "guesses", b"guesses", "steps", b"steps", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames_dropped_total", b"frames_dropped_total", "guesses", b"guesses", "held_up_ms", b"held_up_ms", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "frames_dropped_total", b"frames_dropped_total", "guesses", b"guesses", "held_up_ms", b"held_up_ms", "kv_tokens_reserved", b"kv_tokens_reserved", "num_requests", b"num_requests", "queue_tokens", b"queue_tokens", "sent_bytes_total", b"sent_bytes_total", "stage_ms", b"stage_ms", "state", b"state", "steps", b"steps", "tokens_total", b"tokens_total", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class DraftModel(_message.Message):
+    """A node's draft model, and how it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    NUM_FAILED_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    """its name"""
+    state: _builtins.str
+    """"idle": no first stage is held; "guessing"; "refused"; "lost": its thread died. Others are passed over"""
+    why: _builtins.str
+    """it is refused or lost, for people, at most 300 characters"""
+    num_failed: _builtins.int
+    """steps that brought no guess because they failed"""
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        why: _builtins.str = ...,
+        num_failed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "num_failed", b"num_failed", "state", b"state", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftModel: _TypeAlias = DraftModel  # noqa: Y015
 
 @_typing.final
 class GuessTotals(_message.Message):

@@ -9,14 +9,16 @@ import pytest
 import pytest_asyncio
 
 from node.agent.weights import open_weights
-from node.core.events import Drafted
+from node.config import NodeConfig
+from node.core.events import Drafted, DraftModelChanged
+from node.drafter import RefusedDrafts, open_drafter
 from node.engine.device import pick_device
 from node.engine.drafting import Drafter, drawing
 from node.engine.drafting_model import DraftModel, load_draft_model, vocabulary_hash
 from plait.errors import ModelError, OverloadedError
 from plait.models import load_spec, resolve
 from plait.models.vocabulary import Vocabulary
-from plait.types import Constraint, ConstraintKind, DType, RequestId, SamplingParams
+from plait.types import Constraint, ConstraintKind, DraftState, DType, RequestId, SamplingParams
 from tests.kit.tiny_model import write_tiny_model
 from tests.unit.engine.test_drafting_book import order
 
@@ -39,11 +41,16 @@ class Heard:
     """A sink."""
 
     def __init__(self) -> None:
-        self.answers: asyncio.Queue[Drafted] = asyncio.Queue()
+        self.answers: asyncio.Queue[Drafted | DraftModelChanged] = asyncio.Queue()
 
-    async def next(self) -> Drafted:
+    async def next(self) -> Drafted | DraftModelChanged:
         async with asyncio.timeout(30):
             return await self.answers.get()
+
+    async def guesses(self) -> Drafted:
+        answer = await self.next()
+        assert isinstance(answer, Drafted)
+        return answer
 
 
 @pytest_asyncio.fixture
@@ -64,18 +71,18 @@ async def test_it_draws_the_same_however_it_is_asked(
     sampling = SamplingParams(temperature=temperature, seed=4)
     whole = replace(order(0, *PROMPT, count=8), sampling=sampling)
     drafter.order(whole)
-    expected = (await heard.next()).token_ids
+    expected = (await heard.guesses()).token_ids
     assert len(expected) == 8
     drafter.order(replace(whole, request_id=RequestId("b"), count=1))
     for at in range(7):
-        answer = await heard.next()
+        answer = await heard.guesses()
         assert answer.token_ids == expected[at : at + 1] and answer.step_ms >= 0.0
         drafter.order(replace(order(16 + at, expected[at], count=1, name="b"), sampling=sampling))
     await heard.next()
     drafter.order(replace(whole, request_id=RequestId("c"), token_ids=PROMPT[:9]))
     await heard.next()
     drafter.order(replace(order(9, *PROMPT[9:], count=8, name="c"), sampling=sampling))
-    assert (await heard.next()).token_ids == expected
+    assert (await heard.guesses()).token_ids == expected
 
 
 async def test_what_ends_frees_its_slots_and_is_not_answered(
@@ -86,8 +93,27 @@ async def test_what_ends_frees_its_slots_and_is_not_answered(
     await heard.next()
     drafter.close(RequestId("a"), 1)
     drafter.order(order(16, 1))
-    assert (await heard.next()).token_ids == (), "it is gone, and so is its beginning"
+    assert (await heard.guesses()).token_ids == (), "it is gone, and so is its beginning"
     assert (drafter.book.num_sequences, drafter.book.blocks_used) == (0, 0)
+
+
+async def test_a_thread_that_dies_says_so_once_and_answers_with_nothing(folder: Path) -> None:
+    def broken_clock() -> int:
+        raise ZeroDivisionError("no time")
+
+    drafter, heard = Drafter(loaded(folder), num_threads=1, now_ns=broken_clock), Heard()
+    drafter.start(heard.answers.put_nowait)
+    drafter.order(order(0, *PROMPT))
+    lost = await heard.next()
+    assert isinstance(lost, DraftModelChanged) and lost.state is DraftState.LOST
+    assert "no time" in lost.why
+    drafter.order(order(0, *PROMPT, name="b"))
+    drafter.close(RequestId("a"), 1)
+    answer = await heard.next()
+    assert isinstance(answer, Drafted) and (answer.request_id, answer.token_ids) == ("b", ())
+    assert (drafter.book.num_sequences, drafter.book.blocks_used) == (0, 0)
+    await drafter.stop()
+    assert heard.answers.empty()
 
 
 async def test_only_a_model_of_its_vocabulary_is_guessed_for(
@@ -106,6 +132,20 @@ async def test_only_a_model_of_its_vocabulary_is_guessed_for(
     tokenizer.unlink()
     refusal = await drafter.check(spec, resolve(str(other)))
     assert refusal is not None and refusal.code == "draft_vocabulary_unknown"
+
+
+async def test_a_node_without_the_memory_serves_without_guesses_and_says_so(folder: Path) -> None:
+    config = NodeConfig(home=folder, draft_model=str(folder))
+    drafter, left = await open_drafter(config, CPU, open_weights, 4 << 20, lambda _: None)
+    assert isinstance(drafter, RefusedDrafts) and left == 4 << 20
+    heard = Heard()
+    drafter.start(heard.answers.put_nowait)
+    told = await heard.next()
+    assert isinstance(told, DraftModelChanged) and told.state is DraftState.REFUSED
+    assert told.is_final and "may take three quarters" in told.why
+    with pytest.raises(ModelError):
+        absent = NodeConfig(home=folder, draft_model=str(folder / "absent"))
+        await open_drafter(absent, CPU, open_weights, 4 << 20, lambda _: None)
 
 
 def test_a_model_that_takes_too_much_or_says_no_words_is_refused(

@@ -8,19 +8,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from coordinator.core.view import NetworkView
+from coordinator.dashboard.nodes import node_state
 from coordinator.gateway.guess_book import GuessBook
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.metrics import _Collector
 from node.core.messages import Token
 from node.transport import encode
+from plait.cli.fields import Fields
 from plait.cli.network_json import network_from_json
 from plait.cli.request import draw
-from plait.types import DRAFTS_MAX, GuessTotals, ModelId, RequestId
+from plait.cli.status_view import draw as draw_status
+from plait.types import DRAFTS_MAX, DraftHealth, DraftState, GuessTotals, ModelId, RequestId
 from plait.wire.v1 import data_pb2
 from tests.unit.dashboard.fakes import network_view, request_view
 
 MODEL = ModelId("smollm2-135m-instruct")
+LOST = DraftHealth(model_id="smallest", state=DraftState.LOST, why="its thread died", num_failed=6)
 GUESSES = GuessTotals(trips=2, guessed=7, accepted=3, guessed_by_model=4, accepted_by_model=2)
 
 
@@ -64,7 +68,7 @@ class Views:
 def seen() -> NetworkView:
     request = request_view(1)
     view = replace(network_view(), requests=(request,))
-    nodes = tuple(replace(node, guesses=GUESSES) for node in view.nodes)
+    nodes = tuple(replace(node, guesses=GUESSES, draft=LOST) for node in view.nodes)
     book = GuessBook()
     trip(book, request.request_id, 3, 4)
     trip(book, request.request_id, 0, 3)
@@ -73,12 +77,24 @@ def seen() -> NetworkView:
 
 def test_status_and_receipts_have_them() -> None:
     view = network_from_json(json.dumps(asdict(seen())))
-    assert view.nodes[0].guesses == GUESSES
+    assert (view.nodes[0].guesses, view.nodes[0].draft) == (GUESSES, LOST)
     assert view.models[0].guesses == GuessTotals(trips=2, guessed=7, accepted=3)
     out = StringIO()
     for part in draw(view.requests[0], {}):
         Console(file=out, width=200).print(part)
     assert "2 trips, 3 of 7 guessed tokens right" in out.getvalue()
+
+
+def test_a_draft_model_that_does_not_guess_is_said_beside_its_node() -> None:
+    view = seen()
+    complaint = "draft model smallest lost: its thread died"
+    out = StringIO()
+    content = Fields.parse(json.dumps(asdict(view)))
+    Console(file=out, width=200).print(draw_status(content))
+    assert f"{view.nodes[0].display_name}: {complaint}" in out.getvalue()
+    healthy = replace(view.nodes[0], state="serving", last_error="")
+    assert complaint in node_state(healthy)
+    assert complaint not in node_state(replace(healthy, draft=replace(LOST, why="")))
 
 
 def test_metrics_have_them_by_node_and_by_model() -> None:
@@ -89,3 +105,7 @@ def test_metrics_have_them_by_node_and_by_model() -> None:
     assert f'plait_guesses_trips_total{{model="{MODEL}"}} 2.0' in text
     lines = [line for line in text.splitlines() if "node_guesses_accepted_by_model_total{" in line]
     assert lines and all(line.endswith(" 2.0") for line in lines)
+    lines = [line for line in text.splitlines() if "node_draft_model{" in line]
+    assert lines and all('state="lost"} 1.0' in line for line in lines)
+    lines = [line for line in text.splitlines() if "node_draft_failures_total{" in line]
+    assert lines and all(line.endswith(" 6.0") for line in lines)

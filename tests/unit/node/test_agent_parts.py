@@ -18,6 +18,7 @@ from node.config import NodeConfig
 from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
+from node.draft_port import DraftSink
 from node.ports import LinkStats
 from plait.clock import Clock, ManualClock, SystemClock
 from plait.crypto.authority import CertificateAuthority
@@ -25,7 +26,16 @@ from plait.crypto.identity import NodeIdentity, new_ed25519
 from plait.crypto.tickets import TicketSigner
 from plait.crypto.tokens import new_join_token
 from plait.errors import ConfigError, UnavailableError
-from plait.types import LayerSpan, NodeId
+from plait.types import (
+    DraftState,
+    LayerSpan,
+    ModelId,
+    ModelSource,
+    ModelSpec,
+    NodeId,
+    Reason,
+    RequestId,
+)
 from plait.wire.v1 import common_pb2, control_pb2
 from tests.interaction.test_node_mtls import Papers as Issued
 from tests.unit.node.control_kit import NoGateway, NoLinks
@@ -145,6 +155,55 @@ async def test_figures_add_up_over_links() -> None:
     reading = meter.reading()
     assert reading.neighbour_rtt_ms == (("near", 1.5),)
     assert (reading.state, reading.received_bytes_total) == ("joining", 20)
+
+
+class Drafts:
+    """A draft model that knows one vocabulary: that of models called "tiny"."""
+
+    model_id, num_failed = "smallest", 3
+
+    def start(self, sink: DraftSink) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def check(self, spec: ModelSpec, source: ModelSource) -> Reason | None:
+        other = Reason(code="draft_vocabulary_differs", message="other words")
+        return None if spec.model_id == "tiny" else other
+
+    def order(self, order: ef.Draft) -> None:
+        pass
+
+    def close(self, request_id: RequestId, epoch: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("model_id", "span", "expected", "words"),
+    [
+        ("tiny", LayerSpan(0, 3), DraftState.GUESSING, "smallest: guesses, 3 steps failed"),
+        ("tiny", LayerSpan(1, 3), DraftState.IDLE, "smallest: rests"),
+        ("other", LayerSpan(0, 3), DraftState.REFUSED, "smallest: refused: other words"),
+    ],
+)
+async def test_what_the_draft_model_does_is_told(
+    model_id: str, span: LayerSpan, expected: DraftState, words: str
+) -> None:
+    core, engine, drafts = NodeCore(NodeId("n"), 1), FakeEngineHost(), Drafts()
+    runtime = NodeRuntime(core, engine, SystemClock(), drafter=drafts)
+    told = Told()
+    runtime.connect(links=NoLinks(), gateway=NoGateway(), reporter=told, leaver=told)
+    task = asyncio.create_task(runtime.run())
+    offer = ev.ModelOffered(replace(SPEC, model_id=ModelId(model_id)), SOURCE)
+    runtime.post(ev.ControlAttached(models=(offer,), frame_bytes_max=4 << 20))
+    runtime.post(replace(assign(span), model_id=ModelId(model_id)))
+    await until(lambda: bool(told.reports))
+    meter = NodeMeter(core, engine, NoLinks(), drafter=drafts)
+    draft = meter.load().draft
+    assert draft is not None and draft.state is expected
+    assert meter.figures(sent_bytes=0, received_bytes=0).draft.startswith(words)
+    task.cancel()
 
 
 def test_rows_travel_half_a_round_trip_to_each_side() -> None:

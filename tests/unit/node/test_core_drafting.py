@@ -8,12 +8,14 @@ from node.core.events import (
     BrokenReceived,
     CloseReceived,
     Drafted,
-    DraftModelChecked,
+    DraftModelChanged,
     GatewayLinkUp,
+    Ticked,
 )
+from node.core.guessing import WAIT_MS
 from node.core.messages import Broken, KeptRoute, StatusCode
 from node.core.state import Limits
-from plait.types import FinishReason, Reason
+from plait.types import DraftState, FinishReason, Reason
 from tests.unit.node.story import A, B, Outcome, Story, only, rid, to_gateway
 
 GUESSING = Limits(drafts_max=4)
@@ -22,7 +24,8 @@ GUESSING = Limits(drafts_max=4)
 def begun(*, drafts: bool = True) -> Story:
     """A first stage with a draft model whose worth is known, and a chain whose trips are."""
     story = Story(0, limits=GUESSING)
-    story.tell(DraftModelChecked(fits=drafts))
+    if drafts:
+        story.tell(DraftModelChanged(state=DraftState.GUESSING))
     story.open(prompt_tokens=4, max_new_tokens=60, kv_tokens=90)
     story.step(Outcome(0, 4, hidden=b"h" * 4, sample=True))
     return story
@@ -74,6 +77,28 @@ def test_and_without_where_there_are_none() -> None:
     assert only(turn(story, position + 1, 3), ef.Draft) == []
 
 
+def test_a_draft_model_that_is_lost_holds_up_no_row_and_is_asked_no_more() -> None:
+    story, _, position = at_wait()
+    lost = DraftModelChanged(state=DraftState.LOST, why="its thread died", is_final=True)
+    (work,) = only(story.tell(lost), ef.SubmitRows)
+    assert (work.position, work.drafted_ids) == (position, ())
+    story.step(Outcome(position, hidden=b"h", sample=True))
+    assert only(turn(story, position + 1, 3), ef.Draft) == []
+    story.tell(DraftModelChanged(state=DraftState.GUESSING))  # of layers that are loaded later
+    assert story.core.draft_state == (DraftState.LOST, "its thread died")
+    assert story.core._node.drafts is None
+
+
+def test_a_draft_model_that_hangs_holds_a_row_up_for_two_seconds() -> None:
+    story, _, position = at_wait()
+    story.now_ms += WAIT_MS - 1
+    assert only(story.tell(Ticked()), ef.SubmitRows) == []
+    story.now_ms += 500
+    (work,) = only(story.tell(Ticked()), ef.SubmitRows)
+    assert (work.position, work.drafted_ids) == (position, ())
+    assert story.tell(Drafted(rid(), 1, (7, 8), 1.0)) == [], "too late"
+
+
 def test_a_token_that_comes_twice_starts_nothing_while_its_row_waits() -> None:
     story, _, position = at_wait()
     assert turn(story, position, 96 + position) == []
@@ -118,16 +143,16 @@ def test_what_was_known_of_a_model_is_forgotten_with_what_it_guessed_for() -> No
     story = begun()
     record = story.core._node.drafts
     assert isinstance(record, DraftRecord)
-    story.tell(DraftModelChecked(fits=True))
+    story.tell(DraftModelChanged(state=DraftState.GUESSING))
     assert story.core._node.drafts is not record
-    story.tell(DraftModelChecked(fits=False))
+    story.tell(DraftModelChanged(state=DraftState.REFUSED, why="other words"))
     assert story.core._node.drafts is None
 
 
 def test_a_node_alone_drafts_too() -> None:
     """First and last stage in one: tokens come from its own steps."""
     story = Story(0, (A,), limits=GUESSING)
-    story.tell(DraftModelChecked(fits=True))
+    story.tell(DraftModelChanged(state=DraftState.GUESSING))
     story.open(prompt_tokens=4, max_new_tokens=60, kv_tokens=90)
     out = story.step(Outcome(0, 4, token_id=100, sample=True))
     assert len(only(out, ef.Draft)) == 1 and len(only(out, ef.SubmitRows)) == 1

@@ -14,6 +14,8 @@ from plait.types import (
     Architecture,
     Constraint,
     ConstraintKind,
+    DraftHealth,
+    DraftState,
     DType,
     FinishReason,
     GuessTotals,
@@ -195,6 +197,7 @@ def test_held_span_profile_and_load_survive() -> None:
         guesses=GuessTotals(
             trips=1, guessed=2, accepted=3, guessed_by_model=4, accepted_by_model=5
         ),
+        draft=DraftHealth(model_id="m", state=DraftState.LOST, why="died", num_failed=6),
         queue_tokens=7,
         steps=StepTotals(
             decode_steps=8,
@@ -207,6 +210,9 @@ def test_held_span_profile_and_load_survive() -> None:
         ),
     )
     assert codec.load_from_proto(codec.load_to_proto(load)) == load
+    message = codec.load_to_proto(load)
+    message.draft.state = "dreaming"
+    assert codec.load_from_proto(message).draft is None, "a word of a newer version"
     assert profile_round_trip(profile()) == profile()
 
 
