@@ -85,6 +85,12 @@ def small_disk(folder: Path, *, size_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def grow_disk(folder: Path, *, size_bytes: int) -> None:
+    """Give the file system of a `small_disk` more room."""
+    mount = ["mount", "-o", f"remount,size={size_bytes}", str(folder)]
+    subprocess.run(mount, check=True, capture_output=True)
+
+
 def skewed_clock(offset_s: float) -> tuple[str, ...]:
     """A command before another, which then believes that it is so much later (earlier: below 0).
     Only its wall clock is off: durations are right."""
