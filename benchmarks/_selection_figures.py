@@ -1,8 +1,8 @@
 """How long choosing a chain takes: from the chains that are kept ready, exact, and stitched; and
 how long the coordinator's loop stands still when nodes come, go or move.
 
-Time of one thread, median over requests of many lengths, each the best of three. Beside each of
-them a plain loop is timed (`for i in range(1000): s += i`), also the best of three: "at 30 ns" is
+Time of one thread, median over requests of many lengths, each the best of seven. Beside each of
+them a plain loop is timed (`for i in range(1000): s += i`), also the best of seven: "at 30 ns" is
 the figure as it would be where a turn of that loop takes 30 ns, so that figures of machines, and of
 busy hours, can be compared. Bars are held against plain microseconds. Nodes: five
 speeds, four regions, some busy; boundaries aligned as replicas of one plan have them (four stages);
@@ -43,6 +43,7 @@ from scheduler.selection.router import Router
 from scheduler.selection.stitched import Stitcher
 
 MIXED_SIZES: Final = (64, 128)
+REPEATS: Final = 7
 PROMISE: Final = Promise(5_000.0, 300.0)
 
 
@@ -71,7 +72,7 @@ def timed(asked: Sequence[Query], ask: Callable[[Query], object]) -> tuple[list[
     taken, turns = [], []
     for query in asked:
         best = turn = math.inf
-        for _ in range(3):
+        for _ in range(REPEATS):
             started = time.perf_counter()
             ask(query)
             best = min(best, time.perf_counter() - started)
@@ -141,8 +142,8 @@ def _ready(
     releasing: list[float] = []
     turns: list[float] = []
     for query in asked:
-        taken = [[math.inf] * 3 for _ in range(3)]
-        turns.append(1e6 * min(reference_s() for _ in range(3)))
+        taken = [[math.inf] * 3 for _ in range(REPEATS)]
+        turns.append(1e6 * min(reference_s() for _ in range(REPEATS)))
         for one in taken:
             started = time.perf_counter()
             decision = router.route(query)

@@ -6,6 +6,7 @@ for each range of mixes every bound is three numbers, worked out when it is firs
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Final
 
 from scheduler.selection.groups import INFINITE
@@ -17,11 +18,19 @@ ONCE: Final = Lengths(1.0, 0.0, 0.0)
 ENDS: Final = (*(Lengths(0.0, mix, 1.0) for mix in MIXES), Lengths(0.0, 1.0, 0.0))
 """Of the ranges: the mixes, a prompt alone."""
 
-Line = tuple[float, float, float, int]
-"""Once, per prompt token, per new token; the node or the boundary that it is about."""
+Line = tuple[float, float, float]
+"""Once, per prompt token, per new token."""
 
-First = tuple[float, float, float, int, "Lines"]
-"""A line of a first node, and what bounds chains that begin with it."""
+Taker = tuple[float, float, float, int, float]
+"""A line, the node that goes on, and what the hop to it takes in ms."""
+
+Option = tuple[float, float, float, int, list[Taker]]
+"""A line, the boundary where a node hands over, and who may go on there: as long as it is empty,
+`Lines.takers` fills it."""
+
+First = tuple[float, float, float, float, int, "Lines"]
+"""The least of a first node's line in its range, the line, the node, and what bounds chains that
+begin with it."""
 
 
 class Lines:
@@ -33,38 +42,43 @@ class Lines:
         self._low, self._high = known.of(ENDS[place], home), known.of(ENDS[place + 1], home)
         self._mix = MIXES[place]
         self._width = MIXES[place + 1] - MIXES[place] if place + 1 < len(MIXES) else None
-        self._takers: dict[tuple[int, int, bool], list[Line]] = {}
-        self._options: list[list[Line] | None] = [None] * len(ground.starts)
+        self._takers: dict[tuple[int, int, bool], list[Taker]] = {}
+        self._options: list[list[Option] | None] = [None] * len(ground.starts)
         starting = [i for i in ground.starting[0] if ground.regions[i] in home]
-        self.firsts = [line for i in starting if (line := self._first(i)) is not None]
+        self.firsts = [(*line, i) for i in starting if (line := self._first(i)) is not None]
 
-    def options(self, i: int) -> list[Line]:
-        """Where node i may hand over, the last boundary first, and what follows from there on: its
-        way out and all that is behind it."""
-        known = self._options[i]
+    def options(self, i: int) -> list[Option]:
+        """Where node i may hand over to others, the last boundary first, and what follows from
+        there on: its way out and all that is behind it."""
+        known, num_layers = self._options[i], self._ground.num_layers
         if known is None:
             known = self._options[i] = [
-                line
+                (*line, cut, self._takers.setdefault(self._key(i, cut), []))
                 for (cut, one), (_, low), (_, high) in zip(
                     self._once.options[i], self._low.options[i], self._high.options[i], strict=True
                 )
-                if (line := self._line((one, low, high), cut)) is not None
+                if cut < num_layers and (line := self._line((one, low, high))) is not None
             ]
         return known
 
-    def takers(self, i: int, cut: int) -> list[Line]:
+    def takers(self, i: int, cut: int) -> list[Taker]:
         """Who may go on at `cut` from node i, and the least of the hop and all that follows:
         whoever holds the layer behind it where its span ends, elsewhere whoever begins there."""
         ground = self._ground
-        key = (ground.regions[i], cut, ground.ends[i] == cut)
-        known = self._takers.get(key)
-        if known is None:
-            region, _, is_end = key
-            holders = ground.covering[cut] if is_end else ground.starting[cut]
-            known = self._takers[key] = [
-                line for k in holders if (line := self._taken(region, cut, k)) is not None
-            ]
+        region, _, is_end = key = self._key(i, cut)
+        known = self._takers[key]
+        if not known:
+            half_ms = ground.half_ms(region)
+            for k in ground.covering[cut] if is_end else ground.starting[cut]:
+                half = half_ms[ground.regions[k]]
+                line = self._entered(k, cut, half, half)
+                if line is not None:
+                    known.append((*line, k, half + ground.miles[k]))
         return known
+
+    def _key(self, i: int, cut: int) -> tuple[int, int, bool]:
+        """Nodes that the same ones may take over from."""
+        return self._ground.regions[i], cut, self._ground.ends[i] == cut
 
     def _first(self, i: int) -> Line | None:
         """A chain that begins with node i, whose mile is the way back's end where it goes on."""
@@ -73,10 +87,6 @@ class Lines:
         begins = (ground.begin_ms[i] - ground.miles[i], back - ground.miles[i])
         return self._entered(i, 0, *begins)
 
-    def _taken(self, region: int, cut: int, k: int) -> Line | None:
-        half = self._ground.half_ms(region)[self._ground.regions[k]]
-        return self._entered(k, cut, half, half)
-
     def _entered(self, k: int, cut: int, once_ms: float, new_ms: float) -> Line | None:
         """Node k runs from `cut` on, got at for so much once and per new token."""
         once, low, high = (
@@ -84,16 +94,16 @@ class Lines:
             for own in (self._once, self._low, self._high)
         )
         is_new = 1.0 if self._width is not None else 0.0
-        return self._line((once + once_ms, low + new_ms, high + new_ms * is_new), k)
+        return self._line((once + once_ms, low + new_ms, high + new_ms * is_new))
 
-    def _line(self, lows: tuple[float, float, float], what: int) -> Line | None:
+    def _line(self, lows: tuple[float, float, float]) -> Line | None:
         """Through the bounds at both ends; None where nothing leads on."""
         once, low, high = lows
         if INFINITE in lows:
             return None
         # Beyond the last mix comes the prompt alone.
         rise = (high - low) / self._width if self._width is not None else high
-        return (once, rise, low - self._mix * rise, what)
+        return (once, rise, low - self._mix * rise)
 
 
 class Potentials:
@@ -133,11 +143,17 @@ class Potentials:
         return next((pair for pair in pairs if pair not in self._potentials), None)
 
     def firsts(self, mix: float) -> list[First]:
-        """Where chains may begin, for requests of `mix` prompt tokens per new one."""
+        """Where chains may begin, for requests of `mix` prompt tokens per new one; those first that
+        may cost least."""
         place = bisect_right(MIXES, mix) - 1
         known = self._firsts.get(place)
         if known is None:
             all_lines = [Lines(self, place, home) for home in self.ground.homes]
-            known = [(*line, lines) for lines in all_lines for line in lines.firsts]
+            known = [
+                (per_new + MIXES[place] * per_prompt, once, per_prompt, per_new, i, lines)
+                for lines in all_lines
+                for once, per_prompt, per_new, i in lines.firsts
+            ]
+            known.sort(key=itemgetter(0))
             self._firsts[place] = known
         return known

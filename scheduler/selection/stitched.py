@@ -16,7 +16,7 @@ from scheduler.cost import PREFILL_CHUNK_TOKENS
 from scheduler.selection.board import Board
 from scheduler.selection.candidates import Load, Query, Told, step_layer_ms
 from scheduler.selection.groups import INFINITE
-from scheduler.selection.lines import Lines, Potentials
+from scheduler.selection.lines import Lines, Potentials, Taker
 from scheduler.selection.potential import Figures, Ground
 from scheduler.selection.rows import KV_CAP_TOKENS
 
@@ -26,19 +26,20 @@ QUICKER: Final = 0.9
 """A node that is quicker than it measured itself may yet become so much quicker."""
 STAGES_KEPT_MAX: Final = 4_096
 
-Scales = tuple[float, float, float, float, float, int]
-"""A request's lengths per trip round the ring: once, prompt tokens, new tokens. Then what a hop
-carries of both per trip, the steps and chunks of the prompt, the KV slots needed on every stage."""
+Scales = tuple[float, float, int]
+"""A request's lengths per new token: once, prompt tokens. The KV slots needed on every stage."""
 
 Label = tuple[float, int, int, int, int, Optional["Label"]]
 """A chain so far. Its cost as if its last node had run from layer 0 on (what it costs at a boundary
 is that and the boundary times the node's ms per layer), that node, the boundary it begins at, the
 first node, how far any node before holds layers, the chain before. Plain tuples: there are many."""
 
-Waiting = tuple[float, int, Label | None, int, int, float, Lines]
+Waiting = tuple[float, int, Label | None, int, int, float, Lines, list[Taker]]
 """What a chain costs at least, a number that breaks ties, the chain, the boundary where it hands
-over, to which node (OPEN: not chosen yet), what it costs up to there, what bounds it."""
+over, to which node (OPEN: not chosen yet), what it costs up to there, what bounds it, who may take
+over where that is open."""
 OPEN: Final = -1
+NOBODY: Final[list[Taker]] = []
 
 
 class Stitcher:
@@ -84,95 +85,104 @@ class Stitcher:
 
     def best(self, query: Query, excluded: Collection[NodeId] = ()) -> tuple[Route, float] | None:
         """The cheapest chain with room on every stage and its ms, or None."""
-        self._take_in()
+        if self._stale or self._board.news:
+            self._take_in()
         steps = max(1, query.new_tokens)
-        share = 1.0 / (1 + steps)
-        prompt, new = query.prompt_tokens * share, steps * share
+        share = 1.0 / steps
+        prompt = query.prompt_tokens * share
         need = min(KV_CAP_TOKENS, query.kv_tokens)
-        chunks = share + prompt / PREFILL_CHUNK_TOKENS + new
         room = self._without(excluded) if excluded else self._room
-        firsts = [
-            (once * share + per_prompt * prompt + per_new * new, i, lines)
-            for once, per_prompt, per_new, i, lines in self._potentials.firsts(prompt / new)
-            if room[i] >= need
-        ]
-        if not firsts:
-            return None
-        least = min(firsts)[0]
-        scales = (share, prompt, new, prompt + new, chunks, need)
+        scales = (share, prompt, need)
         for slack in SLACKS:
-            found = self._search(scales, room, firsts, slack * least)
+            heap, limit = self._begin(scales, room, slack)
+            found = self._search(scales, room, heap, limit)
             if found is not None:
                 total, label = found
-                return self._route(label), total * (1 + steps)
+                return self._route(label), total * steps
         return None
+
+    def _begin(
+        self, scales: Scales, room: Sequence[int], slack: float
+    ) -> tuple[list[Waiting], float]:
+        """First nodes up to so far above the cheapest, and how much that is."""
+        share, prompt, need = scales
+        begin_ms, limit = self._ground.begin_ms, INFINITE
+        heap: list[Waiting] = []
+        for floor, once, per_prompt, per_new, i, lines in self._potentials.firsts(prompt):
+            if floor >= limit:
+                break
+            least = once * share + per_prompt * prompt + per_new
+            if least < limit and room[i] >= need:
+                heap.append((least, i, None, 0, i, begin_ms[i] * share, lines, NOBODY))
+                if least * slack < limit:
+                    limit = least * slack
+        heapify(heap)
+        return heap, limit
 
     def _search(
         self,
         scales: Scales,
         room: Sequence[int],
-        firsts: Sequence[tuple[float, int, Lines]],
+        heap: list[Waiting],
         limit: float,
     ) -> tuple[float, Label] | None:
         """The cheapest below `limit`."""
-        share, prompt, new, carried, chunks, need = scales
+        share, prompt, need = scales
+        trips, carried = 1.0 + share, prompt + 1.0
+        chunks = trips + prompt / PREFILL_CHUNK_TOKENS
         ground, figures, num_layers = self._ground, self._figures, self._num_layers
-        miles, regions, ends, ups = ground.miles, ground.regions, ground.ends, ground.ups
-        heap: list[Waiting] = [
-            (least, i, None, 0, i, ground.begin_ms[i] * share, lines)
-            for least, i, lines in firsts
-            if least < limit
-        ]
-        heapify(heap)
+        miles, regions, ends = ground.miles, ground.regions, ground.ends
+        ups, downs = ground.ups, ground.downs
         closed: dict[tuple[int, int], list[Label]] = {}
         ticks = count(len(figures))
         best: Label | None = None
         while heap:
-            least, _, label, at, k, here, lines = heappop(heap)
+            least, _, label, at, k, here, lines, takers = heappop(heap)
             if least >= limit:
                 break
             if k == OPEN and label is not None:
                 _, i, _, _, reach, _ = label
-                here += miles[i] + ground.sent[i] * carried
+                here += miles[i] * trips + ground.sent[i] * carried
                 low_max, is_clear = limit - here, reach <= at >= ends[i]
-                for low, k in [
-                    (low, k)
-                    for once, per_prompt, per_new, k in lines.takers(i, at)
-                    if (low := once * share + per_prompt * prompt + per_new * new) < low_max
-                ]:
-                    if room[k] >= need and (is_clear or not _holds(label, k)):
+                for once, per_prompt, per_new, k, hop in takers or lines.takers(i, at):
+                    low = once * share + per_prompt * prompt + per_new
+                    if low < low_max and room[k] >= need and (is_clear or not _holds(label, k)):
                         there = here
-                        if ground.downs[k] < ups[i]:
+                        if downs[k] < ups[i]:
                             there += ground.excess_ms(i, k) * carried
-                        hop = ground.half_ms(regions[i])[regions[k]] + miles[k]
-                        heappush(heap, (there + low, next(ticks), label, at, k, there + hop, lines))
+                        least, there = there + low, there + hop * trips
+                        heappush(heap, (least, next(ticks), label, at, k, there, lines, NOBODY))
                 continue
             once, per_prompt, per_new, overhead, head = figures[k]
-            rate = once * share + per_prompt * prompt + per_new * new
+            rate = once * share + per_prompt * prompt + per_new
             here += overhead * chunks - at * rate
+            back = 0.0
             if label is None:
-                label, first = (here, k, 0, k, 0, None), k
+                label, first, back = (here, k, 0, k, 0, None), k, miles[k]
             else:
-                first = label[3]
-                label = (here, k, at, first, max(label[4], ends[label[1]]), label)
-            known = closed.setdefault((k, regions[first]), [])
-            if known and _is_beaten(known, label, ends):
+                _, giver, _, first, reach, _ = label
+                held = ends[giver]
+                label = (here, k, at, first, reach if reach > held else held, label)
+            known = closed.get((k, regions[first]))
+            if known is None:
+                closed[k, regions[first]] = [label]
+            elif _is_beaten(known, label, ends):
                 continue
-            known.append(label)
-            for once, per_prompt, per_new, x in lines.options(k):
+            else:
+                known.append(label)
+            if ends[k] == num_layers:
+                least = here + rate * num_layers + head
+                least += ground.finish_ms(k, first, share, 1.0)
+                if least < limit:
+                    limit, best = least, label
+            here += back  # ends at the mile of the first node
+            for once, per_prompt, per_new, x, takers in lines.options(k):
                 if x <= at:
                     break
-                there = here + rate * x
-                if x == num_layers:
-                    least = there + head * new + ground.finish_ms(k, first, share, new)
-                    if least < limit:
-                        limit, best = least, label
-                    continue
-                if k == first:  # the way back ends at its mile
-                    there += miles[k] * new
-                least = there + once * share + per_prompt * prompt + per_new * new
+                least = here + rate * x + once * share + per_prompt * prompt + per_new
                 if least < limit:
-                    heappush(heap, (least, next(ticks), label, x, OPEN, there, lines))
+                    there = here + rate * x
+                    heappush(heap, (least, next(ticks), label, x, OPEN, there, lines, takers))
         return (limit, best) if best is not None else None
 
     def _without(self, excluded: Collection[NodeId]) -> list[int]:
