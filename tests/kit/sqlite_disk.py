@@ -18,7 +18,7 @@ from typing import Final
 
 OK, IOERR, FULL, IOERR_FSYNC = 0, 10, 13, 10 | 4 << 8
 
-XOpen = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_int, c_void_p)
+XOpen = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
 XWrite = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 XTruncate = CFUNCTYPE(c_int, c_void_p, c_int64)
 XSync = CFUNCTYPE(c_int, c_void_p, c_int)
@@ -183,11 +183,12 @@ class _Shim:
         self._kept.append(function)
         return ctypes.cast(function, c_void_p).value  # type: ignore[arg-type]
 
-    def _opened(self, _vfs: int, name: bytes | None, file: int, flags: int, out: int) -> int:
+    def _opened(self, _vfs: int, name: int | None, file: int, flags: int, out: int) -> int:
+        # The very bytes of the name: SQLite keeps where they are, and names other files after them.
         code = self._open(ctypes.cast(self._usual, c_void_p), name, file, flags, out)
         methods = c_void_p.from_address(file)
         if code == OK and name is not None and methods.value is not None:
-            self._paths[file] = os.fsdecode(name)
+            self._paths[file] = os.fsdecode(ctypes.string_at(name))
             self._disk.opened(self._paths[file])
             methods.value = ctypes.addressof(self._wrapped(methods.value))
         return int(code)

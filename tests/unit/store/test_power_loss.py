@@ -120,7 +120,7 @@ async def test_a_loss_of_power_at_any_write_or_flush_costs_nothing_that_was_ackn
 ) -> None:
     assert SQLITE is not None
     undisturbed: list[Known] = []
-    for moment in range(0, 10_000, 2):
+    for moment in range(0, 10_000, 4):
         before, after = tmp_path / f"{moment}-before", tmp_path / f"{moment}-after"
         shutil.copytree(empty, before)
         after.mkdir()
@@ -179,7 +179,7 @@ async def test_a_disk_that_fails_is_told_of_and_what_it_refused_is_not_there(
 
 async def test_a_store_that_was_being_made_is_made_at_the_next_start(tmp_path: Path) -> None:
     assert SQLITE is not None
-    for moment in range(0, 10_000, 5):
+    for moment in range(0, 10_000, 7):
         before, after = tmp_path / f"{moment}-before", tmp_path / f"{moment}-after"
         before.mkdir()
         after.mkdir()
