@@ -1,10 +1,9 @@
-"""The files the pages are made of, and the order in which a browser reads the style sheets."""
+"""Where the dashboard is, its files, and the order in which a browser reads the style sheets."""
 
 from pathlib import Path
 from typing import Final
 
-from coordinator.dashboard.gate import MOUNT_PATH
-
+MOUNT_PATH: Final = "/dashboard"
 STATIC: Final = Path(__file__).parent / "static"
 SHEETS: Final = ("theme", "frame", "figures", "tables", "forms", "pictures", "narrow")
 """Later ones win: `narrow` overrules all others on small screens."""

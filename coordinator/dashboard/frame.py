@@ -6,8 +6,8 @@ from typing import Final
 from fastapi import Request
 from nicegui import ui
 
-from coordinator.dashboard.assets import SHEET_LINKS
-from coordinator.dashboard.gate import MOUNT_PATH, session_of
+from coordinator.dashboard.assets import MOUNT_PATH, SHEET_LINKS
+from coordinator.dashboard.gate import session_of
 from coordinator.dashboard.live import Action, ActionHandler, Live
 from coordinator.dashboard.markup import text
 from coordinator.dashboard.sources import Sources
@@ -56,7 +56,7 @@ class Frame:
 
         async def guarded() -> None:
             if not await self.is_signed_in():
-                ui.run_javascript(f"location.href = '{MOUNT_PATH}/login'")
+                self._header.leave_to(f"{MOUNT_PATH}/login")
                 return
             await self._try(tick)
 

@@ -7,20 +7,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.dashboard.assets import MOUNT_PATH
+from coordinator.dashboard.faults import fault_page
+from coordinator.dashboard.policy import mark, policy
 from coordinator.dashboard.sessions import Session, SessionStore
 
-MOUNT_PATH: Final = "/dashboard"
 COOKIE: Final = "plait_session"
+HTTP_FAULTS: Final = 400
 OPEN_PREFIX: Final = "/_nicegui/"
 """NiceGUI's own scripts and fonts; they carry no figures."""
 
 SECURITY_HEADERS: Final = {
-    # The browser itself refuses any host but ours. NiceGUI's page needs inline script and eval.
-    "content-security-policy": (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
-        "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
-        "connect-src 'self' ws: wss:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
-    ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -45,9 +42,11 @@ def cookie_of(scope: Scope) -> str | None:
 class SessionGate:
     """ASGI middleware around the NiceGUI application."""
 
-    def __init__(self, app: ASGIApp, *, sessions: SessionStore) -> None:
+    def __init__(self, app: ASGIApp, *, sessions: SessionStore, is_lax: bool = False) -> None:
+        """`is_lax`: pages are not as `policy.mark` knows them."""
         self._app = app
         self._sessions = sessions
+        self._is_lax = is_lax
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -61,16 +60,50 @@ class SessionGate:
             await _refuse(scope, receive, send)
             return
 
-        async def send_hardened(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers[name] = value
-                if not is_open:
-                    headers["cache-control"] = "no-store"
-            await send(message)
+        host = Headers(scope=scope).get("host", "")
+        await self._app(scope, receive, _Hardened(send, host, is_open=is_open, is_lax=self._is_lax))
 
-        await self._app(scope, receive, send_hardened)
+
+class _Hardened:
+    """A `send` that adds what a browser should know. Pages are held until they are whole, and get
+    a nonce each; files and the socket's polls pass as they are."""
+
+    def __init__(self, send: Send, host: str, *, is_open: bool, is_lax: bool) -> None:
+        self._send = send
+        self._host = host
+        self._is_lax = is_lax
+        self._is_open = is_open
+        self._held: Message | None = None
+        self._body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers[name] = value
+            headers["content-security-policy"] = policy(self._host)
+            if not self._is_open:
+                headers["cache-control"] = "no-store"
+            if headers.get("content-type", "").startswith("text/html"):
+                self._held = message
+                return
+        if self._held is not None and message["type"] == "http.response.body":
+            self._body += message.get("body", b"")
+            if message.get("more_body"):
+                return
+            await self._send_page(self._held)
+            return
+        await self._send(message)
+
+    async def _send_page(self, start: Message) -> None:
+        status = int(start["status"])
+        page = mark(self._body if status < HTTP_FAULTS else fault_page(status))
+        self._held, self._body = None, b""
+        headers = MutableHeaders(scope=start)
+        headers["content-security-policy"] = policy(self._host, page.nonce, is_lax=self._is_lax)
+        headers["content-length"] = str(len(page.body))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": page.body})
 
 
 def _is_same_origin(scope: Scope) -> bool:

@@ -51,6 +51,12 @@ class Live(ui.element, component="static/live.js"):
             self._props["markup"] = markup
             self.update()
 
+    def leave_to(self, path: str) -> None:
+        """Have the browser open another page of ours."""
+        if self._props.get("leave") != path:
+            self._props["leave"] = path
+            self.update()
+
 
 def parse_action(raw: object) -> Action | None:
     """What the browser sent, or None where it is nonsense."""

@@ -7,8 +7,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from coordinator.dashboard.assets import SHEET_LINKS, STATIC
-from coordinator.dashboard.gate import COOKIE, MOUNT_PATH, SECURITY_HEADERS
+from coordinator.dashboard.assets import MOUNT_PATH, SHEET_LINKS, STATIC
+from coordinator.dashboard.gate import COOKIE, SECURITY_HEADERS
+from coordinator.dashboard.policy import policy
 from coordinator.dashboard.sessions import SESSION_MS, LoginLimiter, SessionStore
 from coordinator.ports import KeyStore
 from plait import log
@@ -26,7 +27,11 @@ def login_router(*, sessions: SessionStore, limiter: LoginLimiter, keys: KeyStor
 
     def page(message: str = "", *, status: int = 200, wait_ms: int = 0) -> HTMLResponse:
         note = f'<p class="login-error" role="alert">{html.escape(message)}</p>' if message else ""
-        headers = {**SECURITY_HEADERS, "cache-control": "no-store"}
+        headers = {
+            **SECURITY_HEADERS,
+            "content-security-policy": policy(),
+            "cache-control": "no-store",
+        }
         if wait_ms:
             headers["retry-after"] = str(-(-wait_ms // 1_000))
         return HTMLResponse(template.replace("{{note}}", note), status, headers)

@@ -5,7 +5,10 @@ NiceGUI keeps one application per process, so there is one dashboard per process
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
+import nicegui
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
@@ -13,10 +16,11 @@ from nicegui import app as nicegui_app
 from nicegui import ui
 
 from coordinator.dashboard import pages
-from coordinator.dashboard.assets import STATIC
+from coordinator.dashboard.assets import MOUNT_PATH, STATIC
 from coordinator.dashboard.cached import Cached
-from coordinator.dashboard.gate import MOUNT_PATH, SessionGate
+from coordinator.dashboard.gate import SessionGate
 from coordinator.dashboard.login import login_router
+from coordinator.dashboard.policy import is_known
 from coordinator.dashboard.sessions import LoginLimiter, SessionStore
 from coordinator.dashboard.snapshot import SharedSnapshot
 from coordinator.dashboard.sources import Sources
@@ -32,10 +36,13 @@ from coordinator.ports import (
     TokenStore,
     ViewSource,
 )
+from plait import log
 from plait.clock import Clock
 from plait.errors import ConfigError
 from plait.types import ModelSpec
 
+TEMPLATE: Final = Path(nicegui.__file__).parent / "templates" / "index.html"
+_log = log.get("dashboard")
 _mounted: list[FastAPI] = []
 
 
@@ -104,7 +111,10 @@ def mount(
     )
     pages.register(sources)
     watch(nicegui_app, sources.snapshot)
-    nicegui_app.add_middleware(SessionGate, sessions=sessions)
+    is_lax = not is_known(TEMPLATE.read_bytes())
+    if is_lax:
+        _log.warning("dashboard_policy_lax", nicegui=nicegui.__version__)
+    nicegui_app.add_middleware(SessionGate, sessions=sessions, is_lax=is_lax)
     ui.run_with(
         app,
         mount_path=MOUNT_PATH,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from coordinator.dashboard.assets import MOUNT_PATH
 from coordinator.dashboard.figures import count
-from coordinator.dashboard.gate import MOUNT_PATH
 from coordinator.dashboard.markup import text
 
 PAGE_SIZE: Final = 50

@@ -56,7 +56,7 @@ def main() -> None:
         register=FakeRegister(),
         archive=FakeArchive(120),
         chronicle=fake_chronicle(clock),
-        previewer=FakePreviewer(),
+        previewer=FakePreviewer(num_held=2),
         inbox=inbox,
         clock=clock,
         join_address="plait.example.org:7420",

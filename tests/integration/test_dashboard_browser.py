@@ -32,7 +32,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-ADDRESSES = {"Enrolment": "enrolment", "API keys": "keys"}
+ADDRESSES = {"Enrolment": "enrolment", "API keys": "keys", "Plan": "plan"}
 needs_chromium = needs(CHROMIUM, "Chromium", "chromium")
 pytestmark = [
     pytest.mark.slow,
@@ -60,7 +60,13 @@ class Site:
         page.on("request", lambda request: self.hosts.add(_host(request.url)))
         page.on("websocket", lambda socket: self.hosts.add(_host(socket.url)))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda said: self._note(said.text))
         return page
+
+    def _note(self, said: str) -> None:
+        """What the page's policy forbade is an error, though no script failed of it."""
+        if "Content Security Policy" in said:
+            self.errors.append(said)
 
     async def go(self, page: Page, name: str) -> None:
         """By the navigation, until the page can be used."""
@@ -146,6 +152,41 @@ async def test_an_update_keeps_focus_and_a_drain_asks_twice(site: Site) -> None:
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("status").first).to_contain_text("drains")
     assert await _events(site) == ["NodeDrainAsked"]
+    await page.context.close()
+
+
+async def test_a_previewed_plan_is_applied_in_the_chosen_theme_and_nothing_after_signing_out(
+    site: Site,
+) -> None:
+    page = await site.signed_in(color_scheme="light")
+    await site.go(page, "Plan")
+    num_before = len(await _events(site))
+    await page.get_by_role("button", name="Preview").click()
+    apply = page.locator("[data-action=apply]")
+    await expect(apply).to_have_text("Apply: plan again")
+    await press_through(apply)
+    await expect(page.get_by_role("status").first).to_contain_text("being made and applied")
+    assert (await _events(site))[num_before:] == ["ReplanAsked"]
+    # auto, light, dark, and still dark when the page is opened anew.
+    theme, root = page.locator("[data-theme-toggle]"), page.locator("html")
+    for shown, is_what in (("auto", "light"), ("light", "light"), ("dark", "dark")):
+        await expect(theme).to_have_text(f"Theme: {shown}")
+        await expect(root).to_have_attribute("data-theme", is_what)
+        if shown != "dark":
+            await theme.click()
+    await page.goto(f"{site.url}/dashboard/nosuch")
+    await page.get_by_role("link", name="To the overview").click()
+    await expect(page.locator("#first-paint")).to_have_count(0)
+    await expect(root).to_have_attribute("data-theme", "dark")
+    # Another tab of the session is sent away, too.
+    other = await page.context.new_page()
+    await other.goto(f"{site.url}/dashboard/keys")
+    await expect(other.locator("#first-paint")).to_have_count(0)
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_label("Admin key")).to_be_visible()
+    await expect(other.get_by_label("Admin key")).to_be_visible()
+    await page.goto(f"{site.url}/dashboard/plan")
+    await expect(page.get_by_label("Admin key")).to_be_visible()
     await page.context.close()
 
 

@@ -1,6 +1,8 @@
 // Shows HTML that the server draws, changing only what differs, so that focus, selection and
 // scroll positions outlive an update. Presses and forms go back as one event, "action".
 
+import { h } from "vue";
+
 const ARM_MS = 8000;
 const LOOK_MS = 3000;
 
@@ -95,8 +97,11 @@ async function copy(button) {
 }
 
 export default {
-  template: '<div ref="root" @click="onClick" @submit="onSubmit"></div>',
-  props: { markup: String },
+  props: { markup: String, leave: String },
+  // No template: the browser would have to compile it, and may not (policy.py).
+  render() {
+    return h("div", { ref: "root", onClick: this.onClick, onSubmit: this.onSubmit });
+  },
   mounted() {
     this.draw();
     document.getElementById("first-paint")?.remove();
@@ -107,6 +112,9 @@ export default {
   watch: {
     markup() {
       this.draw();
+    },
+    leave(path) {
+      location.href = path;
     },
   },
   methods: {

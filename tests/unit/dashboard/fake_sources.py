@@ -89,10 +89,12 @@ class FakeArchive:
 
 
 class FakePreviewer:
-    """Plans three synthetic nodes that are called as those of the fake network, greedily."""
+    """Plans three synthetic nodes that are called as those of the fake network, greedily; the first
+    `num_held` of them hold what the view says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, num_held: int = 3) -> None:
         self.is_busy = False
+        self._num_held = num_held
 
     def question(self, *, may_move_busy: bool = False) -> AllocationProblem | None:
         if self.is_busy and not may_move_busy:
@@ -114,7 +116,7 @@ class FakePreviewer:
                     model_id=SPEC.model_id,
                     span=LayerSpan(*(n.span or (0, 0))),
                 )
-                for n in nodes
+                for n in nodes[: self._num_held]
             ),
         )
 

@@ -59,7 +59,7 @@ async def test_an_admin_key_opens_the_dashboard(door: Door) -> None:
         shown = await client.get("/dashboard/")
         assert shown.text == "the network"
         assert shown.headers["cache-control"] == "no-store"
-        assert "default-src 'self'" in shown.headers["content-security-policy"]
+        assert "script-src 'self'; style-src 'self';" in shown.headers["content-security-policy"]
         await client.post("/dashboard/logout")
         assert (await client.get("/dashboard/")).status_code == 303
 
