@@ -23,8 +23,10 @@ from scheduler.selection.rows import (
     Place,
     Row,
     base,
+    costs_of,
     front,
     paced,
+    per_trip,
     row,
 )
 
@@ -182,12 +184,12 @@ class Board:
             self._refresh()
         slices, need = self._slices, min(KV_CAP_TOKENS, query.kv_tokens)
         if excluded:  # after the rows are as new as the loads
-            costs = self._without(excluded, need, share, prompt, new)
+            costs = self._without(excluded, need, share, prompt)
             slices = self._all_slices
         elif need <= self._least_kv:
-            costs = [f * share + p * prompt + s * new for f, p, s, _ in self._shown]
+            costs = [f * share + p * prompt + s for f, p, s, _ in self._shown]
         else:
-            costs = _costs(self._shown, need, share, prompt, new)
+            costs = costs_of(self._shown, need, share, prompt)
         lows = list(map(min, map(costs.__getitem__, slices.coarse)))
         found = cheapest(self._coarse_graph, lows, carried=carried, back_share=new)
         if found is None:
@@ -274,14 +276,14 @@ class Board:
             order += kept
         coarse = [slice(fine[i].start, fine[j - 1].stop) for i, j in self._fine_of_coarse]
         self._slices = _Slices(order, fine, coarse)
-        self._shown = [self.rows[i] for i in order]
+        self._shown = [per_trip(self.rows[i]) for i in order]
         self._least_kv = min([free for _, _, _, free in self._shown], default=0)
 
     def _without(
-        self, excluded: Collection[NodeId], need: int, share: float, prompt: float, new: float
+        self, excluded: Collection[NodeId], need: int, share: float, prompt: float
     ) -> list[float]:
         """Costs of all rows: one that was beaten may be the best left."""
-        costs = _costs(self.rows, need, share, prompt, new)
+        costs = costs_of(list(map(per_trip, self.rows)), need, share, prompt)
         for node_id in excluded:
             index = self._index.get(node_id)
             if index is not None:
@@ -379,10 +381,6 @@ def _parents(
             at += 1
         found.append((first, at))
     return found
-
-
-def _costs(rows: Sequence[Row], need: int, share: float, prompt: float, new: float) -> list[float]:
-    return [f * share + p * prompt + s * new if kv >= need else INFINITE for f, p, s, kv in rows]
 
 
 def _members(

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from plait.types import LayerSpan
 from scheduler.cost import PREFILL_CHUNK_TOKENS, StageCost
 from scheduler.selection.candidates import Told
+from scheduler.selection.groups import INFINITE
 
 Row = tuple[float, float, float, int]
 """Fixed ms, ms per prompt token, ms per new token, free KV slots."""
@@ -112,6 +113,18 @@ def row(own: Base, load: Told, slow: float, now: Paced) -> Row:
         per_new + num_requests * extra,
         min(KV_CAP_TOKENS, kv_tokens_free),
     )
+
+
+def per_trip(own: Row) -> Row:
+    """What is paid once is a share of a request's trips, the new tokens are all others: so of a
+    row's cost per trip only the difference between both has to be multiplied."""
+    fixed, per_prompt, per_new, free = own
+    return fixed - per_new, per_prompt, per_new, free
+
+
+def costs_of(rows: Sequence[Row], need: int, share: float, prompt: float) -> list[float]:
+    """Of rows `per_trip`, infinite where room is short."""
+    return [f * share + p * prompt + s if kv >= need else INFINITE for f, p, s, kv in rows]
 
 
 def front(rows: Sequence[Row], indices: Sequence[int]) -> list[int]:
