@@ -36,14 +36,9 @@ def pick_allowed(config: NodeConfig) -> Device:
 
 
 def kv_dtype_of(config: NodeConfig) -> KvDtype:
-    """What keys and values are kept in; "auto" is the compute dtype. Raises ConfigError."""
+    """What keys and values are kept in; "auto" is the compute dtype."""
     asked = config.kv_dtype if config.kv_dtype != "auto" else config.owner.limits.kv_dtype or "auto"
-    if asked == "auto":
-        return KvDtype.NATIVE
-    kv_dtype = KvDtype(asked)
-    if kv_dtype is KvDtype.INT8 and config.tensor_parallel > 1:
-        raise ConfigError("the ranks of --tensor-parallel keep no int8: leave --kv-dtype at auto")
-    return kv_dtype
+    return KvDtype.NATIVE if asked == "auto" else KvDtype(asked)
 
 
 def memory_limit(config: NodeConfig, device_kind: str) -> int | None:

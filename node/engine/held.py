@@ -175,7 +175,7 @@ class Loader:
                 read_bytes=opened.read_bytes,
                 kv_tokens_max=plan.kv_tokens,
                 weight_format=spec.weight_format,
-                layout=_layout(stage.layout, self._device.kv_dtype),
+                layout=layout_of(stage.layout, self._device.kv_dtype),
             )
             runner = Runner(
                 stage, pool, self._device, grammars=GrammarThread(self._compiler(spec, source))
@@ -203,7 +203,7 @@ class Loader:
             torch.cuda.empty_cache()
 
 
-def _layout(weights: str, kv_dtype: KvDtype) -> str:
+def layout_of(weights: str, kv_dtype: KvDtype) -> str:
     """For people: how weights lie in memory, and keys and values where they are made smaller."""
     return weights if kv_dtype is KvDtype.NATIVE else f"{weights}, KV {kv_dtype}"
 

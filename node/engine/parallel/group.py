@@ -24,10 +24,13 @@ from plait.errors import (
     PlaitError,
     UnavailableError,
 )
+from plait.types import KvDtype
+from plait.wire.codec import kv_dtype_from_proto
 from plait.wire.v1.ranks_pb2 import (
     RankCommand,
     RankHello,
     RankLeave,
+    RankReady,
     RankReply,
     RankTune,
     RankWelcome,
@@ -187,6 +190,7 @@ class RankGroup:
                 rank=link.rank,
                 num_ranks=self.num_ranks,
                 timeout_ms=int(1e3 * self._timeout_s),
+                kv_dtype=self.device.kv_dtype,
             )
             link.send(RankCommand(welcome=welcome).SerializeToString())
         self._communicator = TorchCommunicator(
@@ -196,7 +200,8 @@ class RankGroup:
             hostname=hostname,
             timeout_s=self._timeout_s,
         )
-        self.replies("ready", self._timeout_s)
+        for reply in self.replies("ready", self._timeout_s):
+            require_same_kv(self.device.kv_dtype, reply.ready)
         _log.info("formed", num_ranks=self.num_ranks, hostname=hostname)
 
     def _gather(self, store: HashStore) -> str:
@@ -257,6 +262,16 @@ class RankGroup:
         for link in self._links:
             link.hang_up()
         self.on_lost(self._lost)
+
+
+def require_same_kv(mine: KvDtype, ready: RankReady) -> None:
+    """Raises ConfigError where a rank keeps keys and values in something else than rank 0."""
+    theirs = kv_dtype_from_proto(ready.kv_dtype)
+    if theirs is not mine:
+        raise ConfigError(
+            f"a rank keeps keys and values as {theirs}, rank 0 as {mine}: the ranks of a group "
+            "are alike"
+        )
 
 
 def all_of(answers: Sequence[RankReply | PlaitError]) -> list[RankReply]:

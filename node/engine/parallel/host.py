@@ -111,6 +111,7 @@ class GroupEngineHost(ThreadedEngineHost):
             memory_bytes_per_s=group.num_ranks * min(r.memory_bytes_per_s for r in reports),
             flops_per_s=group.num_ranks * min(r.flops_per_s for r in reports),
             compute_dtype=mine.compute_dtype,
+            kv_dtype=mine.kv_dtype,
         )
 
     def _measure_layer(self, spec: ModelSpec) -> LayerTiming:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from node.engine.embedding import warm_rows
 from node.engine.grammar_thread import GrammarThread
-from node.engine.held import Loader, OpenSource, require_digest
+from node.engine.held import Loader, OpenSource, layout_of, require_digest
 from node.engine.kv_cache import KvPool
 from node.engine.loader import load_stage
 from node.engine.memory import MemoryPlan, plan_memory
@@ -140,7 +140,8 @@ class GroupLoader(Loader):
                 read_bytes=opened.read_bytes + sum(part.read_bytes for part in loaded),
                 kv_tokens_max=plan.kv_tokens,
                 weight_format=spec.weight_format,
-                layout=f"{stage.layout}, {self._group.num_ranks} ranks",
+                layout=f"{layout_of(stage.layout, self._device.kv_dtype)}, "
+                f"{self._group.num_ranks} ranks",
             )
             grammars = GrammarThread(self._compiler(spec, source))
             is_kept = stage.reads_rows
@@ -166,6 +167,7 @@ class GroupLoader(Loader):
             kv_tokens_max=self._kv_tokens_max,
             step_tokens_max=self._step_tokens_max,
             packs_weights=True,
+            kv_dtype=self._device.kv_dtype,
         )
 
     def _load_parts(

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Final
 
@@ -27,7 +27,12 @@ from plait.errors import OverloadedError, PlaitError, UnavailableError, WeightsE
 from plait.models.opening import prefetch
 from plait.models.tensors import whole_tensor_names
 from plait.types import LayerSpan
-from plait.wire.codec import model_source_from_proto, model_spec_from_proto, span_from_proto
+from plait.wire.codec import (
+    kv_dtype_from_proto,
+    model_source_from_proto,
+    model_spec_from_proto,
+    span_from_proto,
+)
 from plait.wire.v1 import common_pb2
 from plait.wire.v1 import ranks_pb2 as pb
 
@@ -87,6 +92,8 @@ class Rank:
     def _form(self, welcome: pb.RankWelcome) -> TorchCommunicator:
         if welcome.num_ranks < 2:
             raise UnavailableError("rank 0 did not say who is who", reason=LOST)
+        kv_dtype = kv_dtype_from_proto(welcome.kv_dtype)
+        self._device = replace(self._device, kv_dtype=kv_dtype)
         communicator = TorchCommunicator(
             AskedStore(self._put, self._ask),
             Split(welcome.rank, welcome.num_ranks),
@@ -94,7 +101,7 @@ class Rank:
             hostname=self._hostname,
             timeout_s=welcome.timeout_ms / 1e3,
         )
-        self._say(pb.RankReply(ready=pb.RankReady()))
+        self._say(pb.RankReply(ready=pb.RankReady(kv_dtype=kv_dtype)))
         _log.info("formed", rank=welcome.rank, num_ranks=welcome.num_ranks)
         return communicator
 

@@ -230,22 +230,26 @@ class RankWelcome(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     NUM_RANKS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    KV_DTYPE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """1 or more"""
     num_ranks: _builtins.int
     """rank 0 included"""
     timeout_ms: _builtins.int
     """how long one may wait for another"""
+    kv_dtype: _builtins.str
+    """what all ranks keep keys and values in: "native", the compute dtype, or "int8"; empty: native"""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         num_ranks: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
+        kv_dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_ranks", b"num_ranks", "rank", b"rank", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_dtype", b"kv_dtype", "num_ranks", b"num_ranks", "rank", b"rank", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -305,12 +309,17 @@ class RankReady(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KV_DTYPE_FIELD_NUMBER: _builtins.int
+    kv_dtype: _builtins.str
+    """what this rank keeps keys and values in; empty: native"""
     def __init__(
         self,
+        *,
+        kv_dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_dtype", b"kv_dtype"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

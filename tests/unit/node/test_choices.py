@@ -37,8 +37,7 @@ def test_keys_and_values_are_native_unless_the_owner_says_otherwise() -> None:
     assert pick_allowed(asked).kv_dtype is KvDtype.INT8
     assert kv_dtype_of(file) is KvDtype.INT8
     assert kv_dtype_of(replace(file, kv_dtype="native")) is KvDtype.NATIVE
-    with pytest.raises(ConfigError, match="--kv-dtype"):
-        kv_dtype_of(replace(asked, tensor_parallel=2))
+    assert kv_dtype_of(replace(asked, tensor_parallel=2)) is KvDtype.INT8
 
 
 def test_the_smaller_of_two_limits_of_memory_holds() -> None:

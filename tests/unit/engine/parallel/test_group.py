@@ -4,25 +4,30 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
+from node.engine.device import Device
 from node.engine.held import OpenSource
+from node.engine.memory import plan_memory
 from node.engine.parallel.channel import RankChannel
-from node.engine.parallel.group import RankGroup
+from node.engine.parallel.group import RankGroup, require_same_kv
 from node.engine.parallel.leading import GroupLoader
 from node.engine.parallel.rank import Rank
+from node.engine.parallel.split import Split, rank_spec
 from node.engine.runner import Runner
 from plait.errors import (
     AuthenticationError,
+    ConfigError,
     DeadlineError,
     PlaitError,
     UnavailableError,
     WeightsError,
 )
-from plait.types import HeldSpan, ModelSource, SourceKind
+from plait.types import DType, HeldSpan, KvDtype, ModelSource, SourceKind
+from plait.wire.v1.ranks_pb2 import RankReady
 from tests.unit.engine.kit import (
     CPU,
     MemorySource,
@@ -37,6 +42,7 @@ from tests.unit.engine.kit import (
 pytestmark = pytest.mark.slow
 SECRET = b"known to both"
 WAIT_S = 20.0
+MEMORY_BYTES, STEP_TOKENS = 64 << 20, 64
 PROMPT = [5, 17, 33, 2, 80, 41, 7]
 SOURCE = ModelSource(kind=SourceKind.PATH, name="tiny")
 
@@ -72,16 +78,17 @@ class ThreadRanks:
             channel = RankChannel.join(connection, self.secret)
             self.channels.append(channel)
             Rank(
-                channel, CPU, open_source, hostname="127.0.0.1", usable_bytes=lambda: 64 << 20
+                channel, CPU, open_source, hostname="127.0.0.1", usable_bytes=lambda: MEMORY_BYTES
             ).run()
         except PlaitError as error:
             self.errors.append(error)
 
 
 @contextmanager
-def formed(*sources: OpenSource) -> Iterator[tuple[RankGroup, ThreadRanks]]:
+def formed(*sources: OpenSource, device: Device = CPU) -> Iterator[tuple[RankGroup, ThreadRanks]]:
+    """`device` is rank 0's."""
     ranks = ThreadRanks(list(sources))
-    group = RankGroup(1 + len(sources), CPU, ranks, secret=SECRET)
+    group = RankGroup(1 + len(sources), device, ranks, secret=SECRET)
     group.form()
     try:
         yield group, ranks
@@ -104,14 +111,18 @@ def opens(model: TinyModel, **scaled: float) -> OpenSource:
 
 
 def load(
-    group: RankGroup, model: TinyModel, mine: OpenSource | None = None
+    group: RankGroup,
+    model: TinyModel,
+    mine: OpenSource | None = None,
+    *,
+    kv_tokens_max: int = 512,
 ) -> tuple[Runner, HeldSpan]:
     loader = GroupLoader(
         group,
         mine or opens(model),
-        memory_bytes=64 << 20,
-        kv_tokens_max=512,
-        step_tokens_max=64,
+        memory_bytes=MEMORY_BYTES,
+        kv_tokens_max=kv_tokens_max,
+        step_tokens_max=STEP_TOKENS,
     )
     return loader.load(
         model.spec,
@@ -142,6 +153,40 @@ def test_a_group_over_gloo_gives_one_ranks_logits(kind: str, num_ranks: int) -> 
         assert held.kv_tokens_max == 512
         runner.close()
     assert ranks.errors == []
+
+
+def test_ranks_keep_keys_and_values_as_their_node_does() -> None:
+    model, int8 = tiny_model("llama"), replace(CPU, kv_dtype=KvDtype.INT8)
+    whole, kv_tokens_max = model.spec.whole, 1 << 20
+    native, coded = (logits_of(make_runner(model, whole, device=each)) for each in (CPU, int8))
+    with formed(opens(model), device=int8) as (group, ranks):
+        runner, held = load(group, model, kv_tokens_max=kv_tokens_max)
+        found = logits_of(runner)
+        runner.close()
+    assert ranks.errors == []
+    off = (coded - native).abs().max()
+    assert (found - coded).abs().max() < 0.2 * off < off < 2 * (found - native).abs().max()
+    assert held.layout.endswith(", KV int8, 2 ranks")
+    fitting = {
+        kv_dtype: plan_memory(
+            rank_spec(model.spec, Split(0, 2)),
+            whole,
+            DType.FLOAT32,
+            usable_bytes=MEMORY_BYTES,
+            kv_tokens_min=128,
+            kv_tokens_max=kv_tokens_max,
+            step_tokens_max=STEP_TOKENS,
+            packs_weights=True,
+            kv_dtype=kv_dtype,
+        ).kv_tokens
+        for kv_dtype in KvDtype
+    }
+    assert fitting[KvDtype.NATIVE] < held.kv_tokens_max == fitting[KvDtype.INT8]
+
+
+def test_a_rank_that_keeps_them_otherwise_is_refused() -> None:
+    with pytest.raises(ConfigError, match="as native, rank 0 as int8"):
+        require_same_kv(KvDtype.INT8, RankReady())
 
 
 def test_ranks_with_other_weights_are_refused() -> None:
