@@ -3,23 +3,20 @@
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from coordinator.core import events as ev
 from coordinator.models import served_models
 from coordinator.shell.journal import read_entries
 from plait.cli.local_network import LocalNetwork
-from plait.models import tokenizer_source
 from plait.types import FinishReason, LayerSpan, NodeId
 from tests.kit import leaving_client
 from tests.kit.network import SMOLLM, client_of, now_ms, smollm
+from tests.kit.reference import reference_model
 from tests.kit.wait import until_sync
 
 pytestmark = pytest.mark.slow
@@ -37,21 +34,6 @@ FREE_MS = 1_000
 def prompt_ids() -> list[list[int]]:
     (model,) = served_models([SMOLLM])
     return [model.tokenizer.encode(prompt, with_special=True) for prompt in PROMPTS]
-
-
-@contextmanager
-def reference_model() -> Iterator["torch.nn.Module"]:
-    """transformers on the same file, fp32, one thread."""
-    source, _ = smollm()
-    files = tokenizer_source(source)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield AutoModelForCausalLM.from_pretrained(
-            files.folder, gguf_file=files.gguf_file, dtype=torch.float32
-        )
-    finally:
-        torch.set_num_threads(threads)
 
 
 @torch.inference_mode()
@@ -76,7 +58,7 @@ def next_of_each(model: "torch.nn.Module", prompt: list[int], drawn: list[int]) 
 
 
 def test_three_nodes_draw_the_tokens_that_transformers_draws(
-    smollm_network: LocalNetwork,
+    smollm_network: LocalNetwork, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     prompts = prompt_ids()
     with client_of(smollm_network) as client, ThreadPoolExecutor(len(prompts)) as pool:
@@ -90,10 +72,10 @@ def test_three_nodes_draw_the_tokens_that_transformers_draws(
         )
     drawn = [list(answer.token_ids) for answer in answers]
     assert [len(ids) for ids in drawn] == [NUM_TOKENS] * len(prompts)
-    with reference_model() as model:
-        assert greedy(model, prompts[0]) == drawn[0]
-        for prompt, ids in zip(prompts, drawn, strict=True):
-            assert next_of_each(model, prompt, ids) == ids
+    model = reference_model(tmp_path_factory)
+    assert greedy(model, prompts[0]) == drawn[0]
+    for prompt, ids in zip(prompts, drawn, strict=True):
+        assert next_of_each(model, prompt, ids) == ids
     for answer in answers:
         assert len(answer.route) == 3
         assert answer.num_attempts == 1

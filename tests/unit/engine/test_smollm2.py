@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from node.engine.held import Loader
 from node.engine.runner import Runner
@@ -11,6 +11,7 @@ from plait import config
 from plait.models import CATALOGUE, load_spec, open_source, pull, resolve
 from plait.models.records import catalogue_folder
 from plait.types import HeldSpan, LayerSpan, ModelSource, SamplingParams
+from tests.kit.reference import reference_model
 from tests.unit.engine.kit import CPU, hidden_item, ids_item, make_sequence
 
 NAME = "smollm2-135m-instruct"
@@ -74,7 +75,7 @@ def reference_ids(model: PreTrainedModel, prompt: list[int]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_three_stages_speak_like_transformers() -> None:
+def test_three_stages_speak_like_transformers(tmp_path_factory: pytest.TempPathFactory) -> None:
     source = pull(resolve(NAME))
     stages = load_stages(source)
     path = catalogue_folder(config.models_dir(), NAME) / CATALOGUE[NAME].file_name
@@ -99,8 +100,6 @@ def test_three_stages_speak_like_transformers() -> None:
             (position + len(ids), [token])
             for (position, ids), token in zip(inputs, tokens, strict=True)
         ]
-    model = AutoModelForCausalLM.from_pretrained(
-        str(path.parent), gguf_file=path.name, dtype=torch.float32
-    )
+    model = reference_model(tmp_path_factory)
     assert drawn == [reference_ids(model, prompt) for prompt in PROMPTS]
     assert spec.num_layers == 30
