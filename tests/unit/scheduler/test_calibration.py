@@ -92,9 +92,9 @@ def test_only_a_lasting_departure_calls_for_another_plan() -> None:
 
 
 def test_after_a_rest_three_observations_decide_and_until_then_the_old_ones_do() -> None:
-    ratio = Ratio()
-    ratio.start_anew()
-    assert ratio.error_percent is None, "nothing was ever seen"
+    ratio, unseen = Ratio(), Ratio()
+    unseen.start_anew()
+    assert unseen.error_percent is None, "nothing was ever seen"
     for _ in range(WINDOW):
         ratio.add(1.0, 4.0)
     ratio.start_anew()
