@@ -39,7 +39,7 @@ from coordinator.shell.tracing.traces import SpanSink, TracedEvents, TracedReque
 from coordinator.shell.view_cache import ViewCache
 from coordinator.shell.weight_copies import WeightCopies
 from coordinator.shell.weights import WeightsService, measured_ways
-from plait.clock import Clock
+from plait.clock import Clock, SteadyClock
 from plait.config import models_dir
 from plait.types import DType, ModelId, ModelSpec, RequestId
 from plait.wire.trace_context import TraceParent
@@ -115,8 +115,9 @@ def assemble(around: Surroundings) -> Parts:
     keys = WeighedKeys(store.keys, inbox)
     cached = ViewCache(core, clock)
     enrolment = Enrolment(ca=authority.ca, tokens=store.tokens, nodes=store.nodes)
-    control = _control(around, inbox, enrolment)
-    gateway = _gateway(around, inbox, cached, keys)
+    ticket_clock = SteadyClock(clock)  # one, for nodes hear of the time by which they check tickets
+    control = _control(around, inbox, enrolment, ticket_clock)
+    gateway = _gateway(around, inbox, cached, keys, ticket_clock)
     views = _live(cached, gateway.relay)
     solver = Solver(inbox)
     lifetimes = LifetimeKeeper(store.sessions)
@@ -204,7 +205,9 @@ def _live(views: ViewCache, relay: Relay) -> LiveViews:
     return LiveViews(views, relay.progress, relay.guesses, relay.prompts)
 
 
-def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> ControlService:
+def _control(
+    around: Surroundings, inbox: EventInbox, enrolment: Enrolment, ticket_clock: Clock
+) -> ControlService:
     telemetry = around.telemetry
     offer = Offer(
         models=tuple((model.spec, model.source) for model in around.models),
@@ -212,7 +215,8 @@ def _control(around: Surroundings, inbox: EventInbox, enrolment: Enrolment) -> C
         telemetry_credentials=telemetry.credentials,
         telemetry_prefix=telemetry.prefix,
     )
-    return ControlService(inbox, offer, enrolment.renew, admit=around.store.nodes.saw)
+    admit = around.store.nodes.saw
+    return ControlService(inbox, offer, enrolment.renew, admit=admit, clock=ticket_clock)
 
 
 def _enrolment_service(
@@ -246,7 +250,11 @@ def _weights(
 
 
 def _gateway(
-    around: Surroundings, inbox: EventInbox, views: ViewCache, keys: WeighedKeys
+    around: Surroundings,
+    inbox: EventInbox,
+    views: ViewCache,
+    keys: WeighedKeys,
+    ticket_clock: Clock,
 ) -> Gateway:
     config = around.config
     limits = GenerateLimits(
@@ -265,6 +273,7 @@ def _gateway(
         keys=keys,
         sign=around.authority.tickets.sign,
         clock=around.clock,
+        ticket_clock=ticket_clock,
         new_id=lambda: secrets.token_hex(12),
     )
 

@@ -18,6 +18,7 @@ from node.agent.figures import FiguresFile
 from node.agent.identity import NodeCredentials
 from node.agent.local_status import StatusKeeper
 from node.agent.meter import NodeMeter
+from node.agent.network_time import NetworkTime
 from node.agent.papers import Papers
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter, frame_limit, weights_refusal, welcome_event
@@ -131,6 +132,7 @@ class Node:
         self._papers = Papers(credentials, clock, self._channel_to_coordinator)
         self._engine = engine
         self._clock = clock
+        self._time = NetworkTime(clock)
         self._tell = progress
         self._owner = owner
         self._refuses = refuses
@@ -191,12 +193,12 @@ class Node:
             public_key=credentials.ticket_key,
             network_id=credentials.network_id,
             node_id=credentials.node_id,
-            clock=self._clock,
+            clock=self._time,
             decode=decode_payload,
         )
         return FrameReader(
             tickets=tickets,
-            clock=self._clock,
+            clock=self._time,
             incarnation=self._incarnation,
             held_model=self._held_model,
         )
@@ -318,6 +320,7 @@ class Node:
             progress=self._progress,
             rng=self._rng,
             now_s=now_s,
+            time=self._time,
             cached=self._cached.spans,
             allows=partial(allows_model, limits),
         )

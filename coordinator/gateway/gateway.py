@@ -35,7 +35,8 @@ class GatewayConfig:
 
 
 class Gateway:
-    """Relay, generator and doors, wired together. `relay` is the core's RequestActor."""
+    """Relay, generator and doors, wired together. `relay` is the core's RequestActor. Tickets are
+    dated by `ticket_clock`, where it is not `clock`."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Gateway:
         keys: KeyStore,
         sign: Callable[[bytes], bytes],
         clock: Clock,
+        ticket_clock: Clock | None = None,
         new_id: Callable[[], str],
     ) -> None:
         self._limits = config.door
@@ -57,7 +59,7 @@ class Gateway:
             inbox=inbox,
             sign=sign,
             network_id=config.network_id,
-            clock=clock,
+            clock=ticket_clock or clock,
             new_id=new_id,
             wire_dtype=config.wire_dtype,
             ticket_life_ms=config.ticket_life_ms,

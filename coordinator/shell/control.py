@@ -69,8 +69,10 @@ def frame_bytes_max(specs: list[ModelSpec]) -> int:
     return max(FRAME_BYTES_MAX, PREFILL_CHUNK_TOKENS * widest * 4 + FRAME_SLACK_BYTES)
 
 
-def welcome_from_offer(offer: Offer, node_id: NodeId) -> control_pb2.NodeCommand:
-    """The first command of a stream."""
+def welcome_from_offer(
+    offer: Offer, node_id: NodeId, *, unix_ms: int = 0
+) -> control_pb2.NodeCommand:
+    """The first command of a stream. `unix_ms` is the time by which tickets are dated."""
     username, password = "", ""
     if offer.telemetry_url and offer.telemetry_credentials is not None:
         username, password = offer.telemetry_credentials(node_id)
@@ -88,6 +90,7 @@ def welcome_from_offer(offer: Offer, node_id: NodeId) -> control_pb2.NodeCommand
             telemetry_password=password,
             telemetry_prefix=offer.telemetry_prefix,
             frame_bytes_max=frame_bytes_max([spec for spec, _ in offer.models]),
+            unix_ms=unix_ms,
         )
     )
 
@@ -164,7 +167,8 @@ class ControlService(control_pb2_grpc.ControlServiceServicer):
             await context.write(_turn_away(admission))
             return
         try:
-            await context.write(welcome_from_offer(self._offer, node_id))
+            now_unix_ms = self._clock.unix_ms()
+            await context.write(welcome_from_offer(self._offer, node_id, unix_ms=now_unix_ms))
             self._inbox.post(event)
             log.info("node_attached", node_id=node_id, name=who.display_name)
             await self._serve(session, context)

@@ -11,6 +11,7 @@ import grpc
 from grpc import aio
 
 from node.agent.meter import NodeMeter
+from node.agent.network_time import NetworkTime
 from node.agent.profile import SelfProfile
 from node.agent.punctual import Punctuality
 from node.agent.reports import ReportWriter, command_event, welcome_event
@@ -21,6 +22,7 @@ from node.core import events as ev
 from node.core.machines import NodeState
 from node.ports import Inbox, NeighbourProbe, NodePhase, Progress, ProgressSink
 from plait import log
+from plait.crypto.tickets import SKEW_MS
 from plait.errors import FrameError, PlaitError, ServiceError, UnavailableError
 from plait.types import CachedSpan, ModelId, NodeId, Reason
 from plait.wire.status import error_from_rpc
@@ -66,6 +68,7 @@ class ControlClient:
         progress: ProgressSink,
         rng: random.Random,
         now_s: Callable[[], float],
+        time: NetworkTime,
         cached: Callable[[], Sequence[CachedSpan]] = tuple,
         allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
@@ -83,6 +86,7 @@ class ControlClient:
         self._writer = writer
         self._on_welcome = on_welcome
         self._progress = progress
+        self._time = time
         self._cached = cached
         self._allows = allows
         self._backoff = Backoff(rng)
@@ -161,6 +165,7 @@ class ControlClient:
         channel = self._open_channel()
         try:
             call = control_pb2_grpc.ControlServiceStub(channel).Attach()
+            asked_ms = self._time.monotonic_ms()
             async with asyncio.timeout(CONNECT_S):
                 await call.write(
                     self._writer.hello(
@@ -172,6 +177,7 @@ class ControlClient:
                     )
                 )
                 welcome = self._welcome(await call.read())
+            self._hear_time(welcome.unix_ms, trip_ms=self._time.monotonic_ms() - asked_ms)
             self.is_attached = True
             self._backoff.reset()
             await self._serve(call, channel, welcome)
@@ -186,6 +192,16 @@ class ControlClient:
         finally:
             await channel.close()
         return "the coordinator closed the stream"
+
+    def _hear_time(self, unix_ms: int, *, trip_ms: int) -> None:
+        ahead_ms = self._time.heard(unix_ms, trip_ms=trip_ms)
+        if abs(ahead_ms) > SKEW_MS:
+            way = "ahead of" if ahead_ms > 0 else "behind"
+            _log.warning(
+                "clock_off",
+                message=f"this machine's clock is {abs(ahead_ms) // 1000} s {way} the "
+                "coordinator's: tickets are checked by the coordinator's; set the clock",
+            )
 
     def _failed(self, rpc_error: aio.AioRpcError) -> str:
         """A refusal is for good; anything else is tried again."""

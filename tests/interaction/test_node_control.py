@@ -103,12 +103,14 @@ async def test_a_node_comes_back_with_what_it_holds_and_measures_no_second_time(
         await coordinator.stop()
         await until(lambda: NodePhase.OFFLINE in node.phases())
         coordinator.reports.clear()
+        coordinator.unix_ms = node.time.unix_ms() - 600_000
         await coordinator.start(port)
         await until(lambda: coordinator.num_attached == 2, limit_s=10)
         held = coordinator.reports[0].hello.held
         assert (held.model_id, held.span.end) == ("tiny", 3)
         await until(lambda: bool(coordinator.of("profiled")))
         assert node.engine.num_loads == 1
+        assert node.time.unix_ms() == coordinator.unix_ms, "tickets are dated by its clock"
 
 
 async def test_a_refusal_for_good_ends_the_node_and_says_why() -> None:

@@ -117,6 +117,7 @@ async def test_a_node_is_welcomed_and_its_reports_become_events() -> None:
         await call.write(hello())
         welcome = (await read(call)).welcome
         assert welcome.heartbeat_ms == 1_000
+        assert abs(welcome.unix_ms - SystemClock().unix_ms()) < 60_000
         assert codec.model_spec_from_proto(welcome.models[0].spec) == SPEC
         assert codec.model_source_from_proto(welcome.models[0].source) == SOURCE
         assert welcome.telemetry_username == NODE

@@ -22,14 +22,14 @@ from plait.wire.v1 import data_pb2
 from scheduler.allocation import allocate_greedy
 from tests.kit.scripted_network import ByteTokenizer
 from tests.sim.network import Host, Stream
-from tests.sim.process import ControlFrame
+from tests.sim.process import ControlFrame, Welcome
 
 if TYPE_CHECKING:
     from tests.sim.fleet import Fleet
 
 SOURCE = ModelSource(kind=SourceKind.PATH, name="none")
 _TO_NODES: Final = (
-    nev.ControlAttached,
+    Welcome,
     fx.AssignSpan,
     fx.UnassignSpan,
     fx.DrainNode,
@@ -165,7 +165,8 @@ class ControlRoom(Host):
                 old.stream.end("a newer stream")
             self.post(ev.NodeDetached(node_id=old.node_id, incarnation=old.incarnation))
         offer = nev.ModelOffered(self._fleet.spec, SOURCE)
-        session.stream.send(1, nev.ControlAttached(models=(offer,), frame_bytes_max=1 << 20))
+        attached = nev.ControlAttached(models=(offer,), frame_bytes_max=1 << 20)
+        session.stream.send(1, Welcome(attached, self._fleet.wall.unix_ms()))
         self.post(hello)
 
     def _send_off(self, session: _Session, reason: Reason) -> None:

@@ -272,8 +272,7 @@ class Fleet:
         self.clock.after(20_000, lambda: setattr(machine, "slowness", 1.0))
 
     def _set_a_clock(self) -> None:
-        """Somebody's time of day is wrong for a while. By more than a minute, the machine refuses
-        tickets until its clock is right again."""
+        """Somebody's time of day is wrong for a while."""
         most = self.faults.clock_jump_ms
         machine = self._later.choice(list(self.machines.values()))
         num_ms = self._later.randint(-most, most)

@@ -81,7 +81,7 @@ class FleetFaults:
             client_breaks=rng.choice([0.0, 0.15]),
             clients_resume=rng.choice([0.7, 1.0]),
             delay_ms=rng.choice([1.0, 5.0, 40.0]),
-            clock_offset_ms=rng.choice([0, 50_000]),
+            clock_offset_ms=rng.choice([0, 900_000]),
             clock_jump_per_s=later.choice([0.0, 0.02, 0.1]),
             clock_jump_ms=later.choice([5_000, 600_000, 3_600_000]),
         )

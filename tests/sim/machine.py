@@ -10,7 +10,7 @@ from node.core import effects as ef
 from node.core import events as ev
 from plait.types import NodeProfile
 from tests.sim.network import Stream
-from tests.sim.process import BEAT_MS, ControlFrame, Process
+from tests.sim.process import BEAT_MS, ControlFrame, Process, Welcome
 from tests.sim.walls import Wall
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Machine:
         self.slowness = 1.0
         self.process: Process | None = None
         self._incarnation = 0
+        self._asked_ms = 0
         self._control_backoff = Backoff(fleet.rng)
         self._gateway_backoff = Backoff(fleet.rng)
 
@@ -123,6 +124,7 @@ class Machine:
             process.control_ended,
         )
         room.accept_control(stream, self.node_id)
+        self._asked_ms = fleet.clock.now_ms
         held = process.core.held if process.is_serving else None
         stream.send(
             0,
@@ -138,9 +140,11 @@ class Machine:
     def _obey(self, process: Process, stream: Stream[ControlFrame], frame: ControlFrame) -> None:
         """Commands of the coordinator."""
         match frame:
-            case ev.ControlAttached():
+            case Welcome():
                 self._control_backoff.reset()
-                process.control_up(stream, frame)
+                trip_ms = self.fleet.clock.now_ms - self._asked_ms
+                process.time.heard(frame.unix_ms, trip_ms=trip_ms)
+                process.control_up(stream, frame.attached)
                 profiled = cev.NodeProfiled(profile=self.profile, incarnation=process.incarnation)
                 process.say(profiled)
             case fx.AssignSpan():

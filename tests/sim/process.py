@@ -1,10 +1,12 @@
 """One node's process in virtual time around the real node core: it knows what frames told it."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as cev
+from node.agent.network_time import NetworkTime
 from node.core import NodeCore
 from node.core import effects as ef
 from node.core import events as ev
@@ -26,7 +28,17 @@ if TYPE_CHECKING:
 
 BEAT_MS = 1_000
 LIMITS = Limits(prefill_chunk_tokens=8, drain_ms=6_000)
-ControlFrame = cev.Event | fx.NodeEffect | ev.ControlAttached
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The coordinator's first word, and when it said it."""
+
+    attached: ev.ControlAttached
+    unix_ms: int
+
+
+ControlFrame = cev.Event | fx.NodeEffect | Welcome
 
 
 class _Way:
@@ -56,15 +68,16 @@ class Process(Host):
             row_bytes=fleet.row_bytes,
             step_ms=machine.step_ms,
         )
+        self.time = NetworkTime(machine.wall)
         self._reader = FrameReader(
             tickets=TicketVerifier(
                 public_key=fleet.signer.public_bytes,
                 network_id=fleet.network_id,
                 node_id=machine.node_id,
-                clock=machine.wall,
+                clock=self.time,
                 decode=decode_payload,
             ),
-            clock=machine.wall,
+            clock=self.time,
             incarnation=incarnation,
             held_model=lambda: None if self.core.held is None else self.core.held.model_id,
         )

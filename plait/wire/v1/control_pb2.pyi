@@ -1137,6 +1137,7 @@ class Welcome(_message.Message):
     TELEMETRY_PASSWORD_FIELD_NUMBER: _builtins.int
     TELEMETRY_PREFIX_FIELD_NUMBER: _builtins.int
     FRAME_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    UNIX_MS_FIELD_NUMBER: _builtins.int
     heartbeat_ms: _builtins.int
     """how often to report"""
     telemetry_url: _builtins.str
@@ -1149,6 +1150,8 @@ class Welcome(_message.Message):
     """topics begin with this"""
     frame_bytes_max: _builtins.int
     """largest frame allowed on a hop"""
+    unix_ms: _builtins.int
+    """the clock by which tickets are dated, when this was said; 0: not told"""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelOffer]:
         """shapes to measure"""
@@ -1163,10 +1166,11 @@ class Welcome(_message.Message):
         telemetry_password: _builtins.str = ...,
         telemetry_prefix: _builtins.str = ...,
         frame_bytes_max: _builtins.int = ...,
+        unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_bytes_max", b"frame_bytes_max", "heartbeat_ms", b"heartbeat_ms", "models", b"models", "telemetry_password", b"telemetry_password", "telemetry_prefix", b"telemetry_prefix", "telemetry_url", b"telemetry_url", "telemetry_username", b"telemetry_username"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_bytes_max", b"frame_bytes_max", "heartbeat_ms", b"heartbeat_ms", "models", b"models", "telemetry_password", b"telemetry_password", "telemetry_prefix", b"telemetry_prefix", "telemetry_url", b"telemetry_url", "telemetry_username", b"telemetry_username", "unix_ms", b"unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

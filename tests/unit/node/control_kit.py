@@ -12,6 +12,7 @@ from grpc import aio
 
 from node.agent.control import ControlClient
 from node.agent.meter import NodeMeter
+from node.agent.network_time import NetworkTime
 from node.agent.profile import SelfProfile
 from node.agent.reports import ReportWriter
 from node.agent.runtime import NodeRuntime
@@ -20,7 +21,7 @@ from node.core import NodeCore
 from node.core.messages import GatewayMessage
 from node.owner.settings import OwnerSettings, read_settings
 from node.ports import LinkStats, NodePhase, Progress
-from plait.clock import SystemClock
+from plait.clock import ManualClock, SystemClock
 from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelSource, ModelSpec, NodeId, SourceKind
 from plait.wire.channel import server_options
@@ -43,6 +44,7 @@ class CoordinatorKit(control_pb2_grpc.ControlServiceServicer):
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.context: aio.ServicerContext[object, object] | None = None
         self.port = 0
+        self.unix_ms = 0
 
     async def start(self, port: int = 0) -> None:
         self.server = aio.server(options=server_options())
@@ -70,6 +72,7 @@ class CoordinatorKit(control_pb2_grpc.ControlServiceServicer):
                 for spec in self.specs
             ],
             frame_bytes_max=4 << 20,
+            unix_ms=self.unix_ms,
         )
         await context.write(control_pb2.NodeCommand(welcome=welcome))
         self.context = context
@@ -142,6 +145,7 @@ class AttachedNode:
         self.told = Told()
         self.said: list[Progress] = []
         self.welcomes: list[control_pb2.Welcome] = []
+        self.time = NetworkTime(ManualClock())
         now_s = asyncio.get_running_loop().time
         self.control = ControlClient(
             node_id=node_id,
@@ -163,6 +167,7 @@ class AttachedNode:
             progress=self.said.append,
             rng=random.Random(1),
             now_s=now_s,
+            time=self.time,
         )
         self.runtime.connect(
             links=NoLinks(), gateway=NoGateway(), reporter=self.control, leaver=self.told
