@@ -36,9 +36,10 @@ $(STAMP): $(RUN)
 demo: $(RUN)
 	@$(BIN)/plait demo --prompt "$(PROMPT)"
 
-# Tests run in so many processes; a file's tests stay together (WORKERS=0: all in one).
+# Tests run in so many processes; a file's tests stay together (WORKERS=0: all in one), and the short
+# files come last, so that all processes end together.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Everything, real weights and real processes included.
 test: $(STAMP)

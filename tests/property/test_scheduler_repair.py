@@ -88,10 +88,10 @@ def test_many_pools_are_covered_again_with_nearly_the_fewest_layers() -> None:
     rng = random.Random(7)
     found = [
         held_against_the_twin(rng.randrange(100_000), rng.randint(2, 5), rng.randrange(5))
-        for _ in range(300)
+        for _ in range(100)
     ]
     assert (
-        sum(least > 0 for _, least in found) >= 75
+        sum(least > 0 for _, least in found) >= 25
     )  # the others had no single chain, or nothing to restore it with
 
 
