@@ -269,6 +269,7 @@ def _http_app(parts: Parts, around: Surroundings) -> tuple[FastAPI, str]:
         tokens=around.store.tokens,
         register=around.store.nodes,
         archive=around.store.history,
+        routes=around.store.routes,
         chronicle=parts.chronicle,
         previewer=parts.previewer,
         inbox=parts.inbox,

@@ -1,13 +1,13 @@
 """What the coordinator's parts ask of each other. shell, gateway and dashboard are strangers;
 `coordinator.main` hands each one what it needs by these names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from coordinator.core.effects import NodeEffect, RequestEffect
 from coordinator.core.events import Event
-from coordinator.core.view import NetworkView
+from coordinator.core.view import NetworkView, RequestView
 from plait.types import NodeId, Reason
 from plait.wire.telemetry import PresenceState, Telemetry
 from scheduler.allocation.problem import Allocation, AllocationProblem
@@ -239,6 +239,23 @@ class RequestArchive(Protocol):
         ...
 
     async def find(self, request_id: str) -> PastRequest | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRequest:
+    """A request that ended, whole: where it ran and why. `names` are what people called the nodes
+    that it names."""
+
+    request: RequestView
+    names: Mapping[str, str]
+
+
+class RouteArchive(Protocol):
+    """The last requests that ended, whole, over restarts."""
+
+    async def recent(self, limit: int) -> Sequence[KeptRequest]:
+        """The newest first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from coordinator.ports import (
     NodeRegister,
     PlanPreviewer,
     RequestArchive,
+    RouteArchive,
     TelemetryReader,
     TokenStore,
     ViewSource,
@@ -66,6 +67,7 @@ def mount(
     tokens: TokenStore,
     register: NodeRegister,
     archive: RequestArchive,
+    routes: RouteArchive,
     chronicle: ChronicleReader,
     previewer: PlanPreviewer,
     inbox: Inbox,
@@ -110,7 +112,7 @@ def mount(
         login_router(sessions=sessions, limiter=LoginLimiter(clock=clock), keys=keys)
     )
     pages.register(sources)
-    watch(nicegui_app, sources.snapshot)
+    watch(nicegui_app, sources.snapshot, routes)
     is_lax = not is_known(TEMPLATE.read_bytes())
     if is_lax:
         _log.warning("dashboard_policy_lax", nicegui=nicegui.__version__)

@@ -63,7 +63,7 @@ def draw_past_request(request: PastRequest, key_name: str) -> str:
         ("Ended", moment(request.finished_unix_ms)),
         ("Why", text(request.reason) or figures.DASH),
     )
-    note = "Its route is not kept this long: the last few hundred requests have theirs."
+    note = "Its route is not kept this long: the last thousand requests have theirs."
     return (
         section("Outcome", facts(named), description=note)
         + section("Where the time went", waterfall(bars))

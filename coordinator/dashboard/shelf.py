@@ -1,4 +1,4 @@
-"""Requests that ended lately, whole: the store keeps how each ended, not where it ran and why."""
+"""Requests that ended lately, whole: as many as the store keeps so."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Final
 
 from coordinator.core.view import RequestView
 
-KEPT_MAX: Final = 500
+KEPT_MAX: Final = 1_000
 
 
 class RequestShelf:

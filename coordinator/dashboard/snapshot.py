@@ -1,7 +1,7 @@
 """One snapshot for all viewers: the network, its telemetry, and how fast the counters move."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,7 +9,13 @@ from coordinator.core.view import NetworkView, NodeView, RequestView
 from coordinator.dashboard.flows import Flow, FlowMeter
 from coordinator.dashboard.history import NodeHistory
 from coordinator.dashboard.shelf import RequestShelf
-from coordinator.ports import NodeTelemetry, TelemetryHealth, TelemetryReader, ViewSource
+from coordinator.ports import (
+    KeptRequest,
+    NodeTelemetry,
+    TelemetryHealth,
+    TelemetryReader,
+    ViewSource,
+)
 from plait.clock import Clock
 
 REFRESH_MS: Final = 900
@@ -68,6 +74,12 @@ class SharedSnapshot:
         self._points: deque[tuple[int, int]] = deque(maxlen=64)
         self._rates: deque[float] = deque(maxlen=HISTORY_MAX)
         self._rated_ms = 0
+
+    def recall(self, ended: Sequence[KeptRequest]) -> None:
+        """Take in what ended before this process began, the newest first."""
+        for kept in ended:
+            self._names = {**kept.names, **self._names}
+        self.shelf.note(kept.request for kept in reversed(ended))
 
     def current(self) -> Snapshot:
         """The shared snapshot, refreshed when it is older than REFRESH_MS."""

@@ -6,17 +6,22 @@ from typing import Final
 
 from nicegui import App
 
+from coordinator.dashboard.shelf import KEPT_MAX
 from coordinator.dashboard.snapshot import SharedSnapshot
+from coordinator.ports import RouteArchive
+from plait import log
+from plait.errors import PlaitError
 
 PERIOD_S: Final = 2.0
+_log = log.get("dashboard")
 
 
-def watch(app: App, snapshot: SharedSnapshot) -> None:
+def watch(app: App, snapshot: SharedSnapshot, routes: RouteArchive) -> None:
     """From the application's start to its end."""
     tasks: list[asyncio.Task[None]] = []
 
     def start() -> None:
-        tasks.append(asyncio.create_task(_look(snapshot), name="dashboard history"))
+        tasks.append(asyncio.create_task(_look(snapshot, routes), name="dashboard history"))
 
     async def stop() -> None:
         for task in tasks:
@@ -28,7 +33,11 @@ def watch(app: App, snapshot: SharedSnapshot) -> None:
     app.on_shutdown(stop)
 
 
-async def _look(snapshot: SharedSnapshot) -> None:
+async def _look(snapshot: SharedSnapshot, routes: RouteArchive) -> None:
+    try:
+        snapshot.recall(await routes.recent(KEPT_MAX))
+    except PlaitError as error:
+        _log.warning("routes_not_recalled", error=error.message)
     while True:
         snapshot.current()
         await asyncio.sleep(PERIOD_S)

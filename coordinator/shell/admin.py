@@ -12,6 +12,8 @@ from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.ports import ApiKey, EnrolmentToken, Inbox, KeyStore, TokenStore, ViewSource
 from coordinator.shell.key_limits import limits_of, message_of
 from coordinator.shell.store_nodes import EnrolledNodes
+from coordinator.shell.store_routes import RequestRoutes
+from coordinator.view_json import request_to_json
 from plait.errors import AuthenticationError, InvalidRequestError, PlaitError
 from plait.log import get
 from plait.types import NodeId
@@ -39,6 +41,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         keys: KeyStore,
         tokens: TokenStore,
         nodes: EnrolledNodes,
+        routes: RequestRoutes,
         inbox: Inbox,
         public_address: str,
     ) -> None:
@@ -46,6 +49,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._keys = keys
         self._tokens = tokens
         self._nodes = nodes
+        self._routes = routes
         self._inbox = inbox
         self._public_address = public_address
 
@@ -54,6 +58,24 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> pb.GetNetworkResponse:
         async def answer(_: ApiKey) -> pb.GetNetworkResponse:
             return pb.GetNetworkResponse(view_json=json.dumps(asdict(self._views.view())))
+
+        return await self._as_operator(context, answer)
+
+    async def GetRequest(  # noqa: N802
+        self, request: pb.GetRequestRequest, context: _Context
+    ) -> pb.GetRequestResponse:
+        async def answer(_: ApiKey) -> pb.GetRequestResponse:
+            kept = await self._routes.find(request.request_id)
+            if kept is None:
+                raise InvalidRequestError(
+                    f"no request {request.request_id!r} among those that are open and the last "
+                    "that ended, or several that begin so: answers and `plait status` name them",
+                    param="request_id",
+                    reason="not_found",
+                )
+            return pb.GetRequestResponse(
+                request_json=request_to_json(kept.request), display_names=dict(kept.names)
+            )
 
         return await self._as_operator(context, answer)
 

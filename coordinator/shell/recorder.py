@@ -1,12 +1,12 @@
-"""Finished requests, from the view into the store: at most one transaction a second."""
+"""Finished requests, from the view into the store: at most two transactions a second."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from coordinator.core.view import RequestView
-from coordinator.ports import PastRequest, ViewSource
+from coordinator.core.view import NetworkView, RequestView
+from coordinator.ports import KeptRequest, PastRequest, ViewSource
 from plait.clock import Clock
 from plait.log import get
 
@@ -21,15 +21,24 @@ class History(Protocol):
     async def record(self, requests: Sequence[PastRequest]) -> None: ...
 
 
+class Routes(Protocol):
+    """Where the last of them go whole."""
+
+    async def record(self, requests: Sequence[KeptRequest]) -> None: ...
+
+
 class Recorder:
     """Watches the view for requests that ended and hands each on once.
 
     A store that fails costs history, never service: the batch is dropped and logged.
     """
 
-    def __init__(self, views: ViewSource, history: History, clock: Clock) -> None:
+    def __init__(
+        self, views: ViewSource, history: History, clock: Clock, routes: Routes | None = None
+    ) -> None:
         self._views = views
         self._history = history
+        self._routes = routes
         self._clock = clock
         self._known: OrderedDict[str, None] = OrderedDict()
 
@@ -44,19 +53,35 @@ class Recorder:
 
     async def flush(self) -> None:
         """Write what ended since the last time."""
-        fresh = [
-            _finished(request, self._clock.unix_ms())
-            for request in self._views.view().requests
+        view = self._views.view()
+        ended = [
+            request
+            for request in view.requests
             if request.total_ms is not None and request.request_id not in self._known
         ]
-        for request in fresh:
+        for request in ended:
             self._known[request.request_id] = None
+        fresh = [_finished(request, self._clock.unix_ms()) for request in ended]
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
         try:
             await self._history.record(fresh)
+            if self._routes is not None:
+                # The view has the last to end first.
+                await self._routes.record([_kept(each, view) for each in reversed(ended)])
         except Exception as error:  # root: the store's drivers raise what they like
             log.warning("history_lost", requests=len(fresh), error=str(error))
+
+
+def _kept(request: RequestView, view: NetworkView) -> KeptRequest:
+    named = {hop.node_id for hop in request.route}
+    for decision in request.decisions:
+        for chain in decision.considered:
+            named.update(chain.chain, (chain.obstacle,))
+    names = {node.node_id: node.display_name for node in view.departed}
+    names |= {node.node_id: node.display_name for node in view.nodes}
+    names = {node_id: names[node_id] for node_id in named if node_id in names}
+    return KeptRequest(request=request, names=names)
 
 
 def _finished(request: RequestView, now_unix_ms: int) -> PastRequest:

@@ -21,6 +21,7 @@ from coordinator.shell.store_history import RequestHistory
 from coordinator.shell.store_keys import ApiKeys
 from coordinator.shell.store_migrations import migrate
 from coordinator.shell.store_nodes import EnrolledNodes
+from coordinator.shell.store_routes import RequestRoutes
 from coordinator.shell.store_sessions import NodeSessions
 from coordinator.shell.store_tables import SCHEMA_VERSION, metadata, schema_version
 from coordinator.shell.store_tokens import EnrolmentTokens
@@ -33,13 +34,14 @@ BUSY_S: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """One database, seen as five registers."""
+    """One database, seen as six registers."""
 
     keys: ApiKeys
     tokens: EnrolmentTokens
     nodes: EnrolledNodes
     history: RequestHistory
     sessions: NodeSessions
+    routes: RequestRoutes
 
 
 @asynccontextmanager
@@ -68,6 +70,7 @@ async def open_store(
             nodes=EnrolledNodes(engine, clock),
             history=RequestHistory(engine),
             sessions=NodeSessions(engine, clock),
+            routes=RequestRoutes(engine),
         )
     finally:
         await engine.dispose()

@@ -73,6 +73,17 @@ node_sessions: Final = Table(
     Column("heard_unix_ms", BigInteger, nullable=False),
 )
 
+finished_routes: Final = Table(
+    "finished_routes",
+    metadata,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("request_id", String(64), nullable=False),
+    # coordinator.core.view.RequestView, and names of nodes by id; both as JSON.
+    Column("request", Text, nullable=False),
+    Column("names", Text, nullable=False),
+    Index("finished_routes_by_id", "request_id"),
+)
+
 finished_requests: Final = Table(
     "finished_requests",
     metadata,

@@ -11,8 +11,8 @@ from typing import Final
 import grpc
 
 from coordinator.core.view import NetworkView, NodeView
+from coordinator.view_json import network_from_json
 from plait.cli.children import Child, Children
-from plait.cli.network_json import network_from_json
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import DeadlineError, ServiceError

@@ -24,31 +24,32 @@ def show(
     request_id: Annotated[str, typer.Argument(help="As answers and `plait status` name it.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """One request that is open or ended lately: its chain, the others that were priced, and why."""
+    """One request that is open or among the last thousand that ended: its chain, the others that
+    were priced, and why."""
     from dataclasses import asdict
 
     from rich.console import Console
 
-    from plait.cli.network_json import network_from_json
-
-    view = network_from_json(asyncio.run(_fetch()))
-    request = find(view.requests, request_id)
+    request, names = asyncio.run(_look_up(request_id))
     if as_json:
         typer.echo(json.dumps(asdict(request), indent=1))
         return
-    names = {node.node_id: node.display_name for node in view.departed}
-    names |= {node.node_id: node.display_name for node in view.nodes}
     console = Console()
     for part in draw(request, names):
         console.print(part)
+
+
+def matching(requests: "tuple[RequestView, ...]", request_id: str) -> "list[RequestView]":
+    """The request of that id, or all whose ids begin so."""
+    found = [r for r in requests if r.request_id == request_id]
+    return found or [r for r in requests if r.request_id.startswith(request_id)]
 
 
 def find(requests: "tuple[RequestView, ...]", request_id: str) -> "RequestView":
     """The request of that id, or the only one whose id begins so. Raises ConfigError."""
     from plait.errors import ConfigError
 
-    found = [r for r in requests if r.request_id == request_id]
-    found = found or [r for r in requests if r.request_id.startswith(request_id)]
+    found = matching(requests, request_id)
     if len({r.request_id for r in found}) != 1:
         what = "no request" if not found else f"{len(found)} requests"
         raise ConfigError(
@@ -121,8 +122,16 @@ def _layers(span: tuple[int, int]) -> str:
     return f"{span[0]}-{span[1] - 1}"
 
 
-async def _fetch() -> str:
-    from plait.cli.status import connected
+async def _look_up(request_id: str) -> "tuple[RequestView, dict[str, str]]":
+    """The request, from the network or from the store, and names of nodes by id."""
+    from coordinator.view_json import network_from_json, request_from_json
+    from plait.cli.status import connected_admin
 
-    async with connected() as fetch:
-        return await fetch()
+    async with connected_admin() as admin:
+        view = network_from_json(await admin.fetch())
+        names = {node.node_id: node.display_name for node in view.departed}
+        names |= {node.node_id: node.display_name for node in view.nodes}
+        if matching(view.requests, request_id):
+            return find(view.requests, request_id), names
+        text, kept_names = await admin.past_request(request_id)
+        return request_from_json(text), {**names, **kept_names}

@@ -114,6 +114,14 @@ class Admin:
         request = pb.GetNetworkRequest()
         return (await self._answer(self._stub.GetNetwork, request)).view_json
 
+    async def past_request(self, request_id: str) -> tuple[str, dict[str, str]]:
+        """A request that ended, as JSON, and names of nodes by id."""
+        from plait.wire.v1 import admin_pb2 as pb
+
+        request = pb.GetRequestRequest(request_id=request_id)
+        answer = await self._answer(self._stub.GetRequest, request)
+        return answer.request_json, dict(answer.display_names)
+
     async def drain(self, node_id: str, *, limit_ms: int) -> None:
         """Take a node out in order; 0: the network's default limit."""
         from plait.wire.v1 import admin_pb2 as pb

@@ -27,6 +27,7 @@ from tests.unit.dashboard.fake_sources import (
     FakeArchive,
     FakePreviewer,
     FakeRegister,
+    FakeRoutes,
     fake_chronicle,
 )
 from tests.unit.dashboard.fakes import FakeViews, admin_and_client
@@ -55,6 +56,7 @@ def main() -> None:
         tokens=MemoryTokens(),
         register=FakeRegister(),
         archive=FakeArchive(120),
+        routes=FakeRoutes(),
         chronicle=fake_chronicle(clock),
         previewer=FakePreviewer(num_held=2),
         inbox=inbox,

@@ -20,7 +20,7 @@ from coordinator.models import served_models
 from coordinator.shell.journal import read_entries, read_note, replay
 from node.agent.enrol import enrol
 from node.agent.identity import NodeCredentials
-from plait.cli.network_json import network_from_json
+from coordinator.view_json import network_from_json
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import ConfigError
 from plait.types import HeldSpan, LayerSpan, ModelId, NodeLoad

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.core.view import CountersView, NetworkView, NodeView, PlanView
+from coordinator.ports import KeptRequest
 from coordinator.shell.admin import AdminService
 from coordinator.shell.store import Store
 from node.agent.enrol import enrol, rejoin
@@ -30,6 +32,7 @@ from tests.integration.enrolment_support import (
     running_network,
 )
 from tests.kit.inbox import ListInbox
+from tests.unit.dashboard.fakes import request_view
 
 ADDRESS = "h.example:7420"
 NODE = NodeView(
@@ -108,6 +111,7 @@ def add_admin(server: aio.Server, store: Store, inbox: ListInbox) -> None:
         keys=store.keys,
         tokens=store.tokens,
         nodes=store.nodes,
+        routes=store.routes,
         inbox=inbox,
         public_address=ADDRESS,
     )
@@ -146,7 +150,7 @@ async def test_every_call_wants_an_operators_key(
     await network.store.keys.revoke_key(entry.key_id)
     unauthenticated, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
     methods = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
-    assert len(methods) == 12
+    assert len(methods) == 13
     for method in methods:
         request = getattr(admin_pb2, method.input_type.name)()
         for metadata, code, reason in (
@@ -194,6 +198,7 @@ async def test_an_operator_sees_and_steers(
             "INVALID_ARGUMENT",
         ),
         ("BanNode", admin_pb2.BanNodeRequest(node_id="nabc"), "NOT_FOUND"),
+        ("GetRequest", admin_pb2.GetRequestRequest(request_id="r"), "NOT_FOUND"),
         ("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id="nope"), "NOT_FOUND"),
         ("WeighApiKey", admin_pb2.WeighApiKeyRequest(key_id="nope", weight=2), "NOT_FOUND"),
         ("WeighApiKey", admin_pb2.WeighApiKeyRequest(key_id="nope"), "INVALID_ARGUMENT"),
@@ -362,12 +367,20 @@ async def test_status_follows_the_environment_as_the_sdk_does(
         "PLAIT_API_KEY": operator_key,
         "PLAIT_CA": network.authority.ca_pem.decode(),
     }
-    shown = await asyncio.to_thread(
-        CliRunner().invoke, app, ["status", "--json"], env={**os.environ, **environment}
-    )
-    assert shown.exit_code == 0, shown.output
-    (node,) = json.loads(last_line(shown))["nodes"]
+    past = replace(request_view(3, state="finished"), request_id="of-an-earlier-process")
+    names = {past.route[0].node_id: "old-tower"}
+    await network.store.routes.record([KeptRequest(request=past, names=names)])
+
+    async def run(*words: str) -> Result:
+        shown = await asyncio.to_thread(
+            CliRunner().invoke, app, words, env={**os.environ, **environment}
+        )
+        assert shown.exit_code == 0, shown.output
+        return shown
+
+    (node,) = json.loads(last_line(await run("status", "--json")))["nodes"]
     assert node["node_id"] == "nabc"
+    assert "chain: old-tower 0-9 ->" in (await run("request", "show", "of-an")).output
 
 
 def test_durations() -> None:

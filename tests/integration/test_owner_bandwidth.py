@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.view import NetworkView
-from plait.cli.network_json import network_from_json
+from coordinator.view_json import network_from_json
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.sdk import AsyncClient
 from plait.wire.channel import secure_channel

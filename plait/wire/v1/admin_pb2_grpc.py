@@ -40,6 +40,11 @@ class AdminServiceStub:
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkRequest.SerializeToString,
                 response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkResponse.FromString,
                 _registered_method=True)
+        self.GetRequest = channel.unary_unary(
+                '/plait.wire.v1.AdminService/GetRequest',
+                request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestRequest.SerializeToString,
+                response_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestResponse.FromString,
+                _registered_method=True)
         self.CreateEnrolmentToken = channel.unary_unary(
                 '/plait.wire.v1.AdminService/CreateEnrolmentToken',
                 request_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.CreateEnrolmentTokenRequest.SerializeToString,
@@ -103,6 +108,13 @@ class AdminServiceServicer:
 
     def GetNetwork(self, request, context):
         """Everything the dashboard shows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRequest(self, request, context):
+        """A request that ended, from the store. NOT_FOUND: none of that id, or several that begin so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,6 +205,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkRequest.FromString,
                     response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkResponse.SerializeToString,
             ),
+            'GetRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRequest,
+                    request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestRequest.FromString,
+                    response_serializer=plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestResponse.SerializeToString,
+            ),
             'CreateEnrolmentToken': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateEnrolmentToken,
                     request_deserializer=plait_dot_wire_dot_v1_dot_admin__pb2.CreateEnrolmentTokenRequest.FromString,
@@ -277,6 +294,33 @@ class AdminService:
             '/plait.wire.v1.AdminService/GetNetwork',
             plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkRequest.SerializeToString,
             plait_dot_wire_dot_v1_dot_admin__pb2.GetNetworkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/plait.wire.v1.AdminService/GetRequest',
+            plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestRequest.SerializeToString,
+            plait_dot_wire_dot_v1_dot_admin__pb2.GetRequestResponse.FromString,
             options,
             channel_credentials,
             insecure,

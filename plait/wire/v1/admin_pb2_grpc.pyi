@@ -35,6 +35,8 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetNetwork: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetNetworkRequest, _admin_pb2.GetNetworkResponse]
     """Everything the dashboard shows."""
+    GetRequest: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRequestRequest, _admin_pb2.GetRequestResponse]
+    """A request that ended, from the store. NOT_FOUND: none of that id, or several that begin so."""
     CreateEnrolmentToken: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateEnrolmentTokenRequest, _admin_pb2.CreateEnrolmentTokenResponse]
     """A single-use secret that lets one machine join."""
     ListEnrolmentTokens: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListEnrolmentTokensRequest, _admin_pb2.ListEnrolmentTokensResponse]
@@ -65,6 +67,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNetwork: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetNetworkRequest, _admin_pb2.GetNetworkResponse]  # type: ignore[assignment]
     """Everything the dashboard shows."""
+    GetRequest: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRequestRequest, _admin_pb2.GetRequestResponse]  # type: ignore[assignment]
+    """A request that ended, from the store. NOT_FOUND: none of that id, or several that begin so."""
     CreateEnrolmentToken: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateEnrolmentTokenRequest, _admin_pb2.CreateEnrolmentTokenResponse]  # type: ignore[assignment]
     """A single-use secret that lets one machine join."""
     ListEnrolmentTokens: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListEnrolmentTokensRequest, _admin_pb2.ListEnrolmentTokensResponse]  # type: ignore[assignment]
@@ -98,6 +102,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetNetworkResponse, _abc.Awaitable[_admin_pb2.GetNetworkResponse]]:
         """Everything the dashboard shows."""
+
+    @_abc_1.abstractmethod
+    def GetRequest(
+        self,
+        request: _admin_pb2.GetRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetRequestResponse, _abc.Awaitable[_admin_pb2.GetRequestResponse]]:
+        """A request that ended, from the store. NOT_FOUND: none of that id, or several that begin so."""
 
     @_abc_1.abstractmethod
     def CreateEnrolmentToken(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coordinator.core import events as ev
 from coordinator.core.view import NetworkView
-from plait.cli.network_json import network_from_json
+from coordinator.view_json import network_from_json
 from plait.cli.request import draw, find
 from plait.errors import ConfigError
 from plait.types import NodeId, Reason, RequestId

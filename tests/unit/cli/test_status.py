@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from coordinator.core.view import DepartedView, PlanChangeView
+from coordinator.view_json import network_from_json
 from plait.cli.fields import Fields
-from plait.cli.network_json import network_from_json
 from plait.cli.status_parts import layers
 from plait.cli.status_view import draw, strip
 from plait.errors import FrameError

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from coordinator.core import events as ev
-from coordinator.ports import PastRequest, PlanPreview
+from coordinator.core.view import HopView
+from coordinator.ports import KeptRequest, PastRequest, PlanPreview
 from coordinator.shell.chronicle import Chronicle
 from coordinator.shell.chronicle_words import of_event
 from coordinator.shell.store_nodes import EnrolledNode
@@ -13,7 +14,7 @@ from plait.errors import InvalidRequestError, UnavailableError
 from plait.types import Architecture, DType, LayerSpan, ModelId, ModelSpec, NodeId, Reason
 from scheduler.allocation import allocate_greedy
 from scheduler.allocation.problem import AllocationProblem, Placement
-from tests.unit.dashboard.fakes import network_view
+from tests.unit.dashboard.fakes import network_view, request_view
 from tests.unit.scheduler.pools import node as profile_of
 
 SPEC = ModelSpec(
@@ -86,6 +87,19 @@ class FakeArchive:
 
     async def find(self, request_id: str) -> PastRequest | None:
         return next((r for r in self.requests if r.request_id == request_id), None)
+
+
+class FakeRoutes:
+    """One request that ended before the process began, on a node that has left."""
+
+    async def recent(self, limit: int) -> Sequence[KeptRequest]:
+        request = dataclasses.replace(
+            request_view(9, state="finished"),
+            request_id="req-before",
+            total_ms=1_400,
+            route=(HopView(node_id="nlongago", span=(0, 30)),),
+        )
+        return [KeptRequest(request=request, names={"nlongago": "old-tower"})][:limit]
 
 
 class FakePreviewer:

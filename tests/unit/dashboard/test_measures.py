@@ -12,8 +12,10 @@ from coordinator.dashboard.history import NODES_MAX, STEP_MS, STEPS_MAX, NodeHis
 from coordinator.dashboard.layers import ROWS_SHOWN, bottleneck, packed
 from coordinator.dashboard.map_layout import BOX_WIDTH, BOXES_MAX, lay_out
 from coordinator.dashboard.shelf import RequestShelf
+from coordinator.dashboard.snapshot import SharedSnapshot
 from plait.clock import ManualClock
-from tests.unit.dashboard.fakes import network_view, node_view, request_view
+from tests.unit.dashboard.fake_sources import FakeRoutes
+from tests.unit.dashboard.fakes import FakeViews, network_view, node_view, request_view
 
 ONE, TWO, THREE = (f"nabcdefgh{number:08d}" for number in range(3))
 
@@ -73,6 +75,14 @@ def test_requests_that_ended_are_kept_whole_and_found_by_node() -> None:
     assert shelf.find("req-0009") is None
     assert [r.request_id for r in shelf.of_node(TWO, 5)] == ["r2", "r1"]
     assert shelf.of_node("nobody", 5) == []
+
+
+async def test_what_ended_before_the_process_began_is_on_the_shelf_with_the_names_of_then() -> None:
+    snapshot = SharedSnapshot(views=FakeViews(), telemetry=None, clock=ManualClock())
+    snapshot.recall(await FakeRoutes().recent(5))
+    assert [r.request_id for r in snapshot.shelf.of_node("nlongago", 5)] == ["req-before"]
+    shown = snapshot.current()
+    assert shown.name("nlongago") == "old-tower" and shown.name(TWO) == "lab-4090"
 
 
 def test_the_bottleneck_is_where_the_holders_are_slowest_together() -> None:

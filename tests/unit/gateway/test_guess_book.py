@@ -13,10 +13,10 @@ from coordinator.gateway.guess_book import GuessBook
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.metrics import _Collector
+from coordinator.view_json import network_from_json
 from node.core.messages import Token
 from node.transport import encode
 from plait.cli.fields import Fields
-from plait.cli.network_json import network_from_json
 from plait.cli.request import draw
 from plait.cli.status_view import draw as draw_status
 from plait.types import DRAFTS_MAX, DraftHealth, DraftState, GuessTotals, ModelId, RequestId

@@ -13,7 +13,7 @@ from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.prompt_book import PromptBook, PromptTotals
 from coordinator.shell.live_views import LiveViews
 from coordinator.shell.metrics import _Collector
-from plait.cli.network_json import network_from_json
+from coordinator.view_json import network_from_json
 from plait.cli.request import draw
 from plait.clock import ManualClock
 from plait.types import ModelId, RequestId, SamplingParams

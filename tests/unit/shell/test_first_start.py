@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.view import NetworkView, RequestView
-from coordinator.ports import ApiKey, PastRequest
+from coordinator.ports import ApiKey, KeptRequest, PastRequest
 from coordinator.shell.first_start import ADMIN_KEY, ensure_keys, write_token_files
 from coordinator.shell.recorder import Recorder
 from coordinator.shell.store import open_store
@@ -131,12 +131,24 @@ class FakeHistory:
         self.seen.extend(requests)
 
 
+class FakeRoutes:
+    """Remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[KeptRequest] = []
+
+    async def record(self, requests: Sequence[KeptRequest]) -> None:
+        self.seen.extend(requests)
+
+
 async def test_what_ended_is_recorded_once_with_its_wall_clock_time() -> None:
     running = replace(REQUEST, request_id="r2", total_ms=None, state="decode")
     views, history, clock = OneView(REQUEST, running), FakeHistory(), ManualClock()
-    recorder = Recorder(views, history, clock)
+    whole = FakeRoutes()
+    recorder = Recorder(views, history, clock, whole)
     await recorder.flush()
     await recorder.flush()
+    assert [kept.request for kept in whole.seen] == [REQUEST]
     (entry,) = history.seen
     assert (entry.request_id, entry.num_attempts, entry.ttft_ms) == ("r1", 2, 20.0)
     assert entry.finished_unix_ms == clock.unix_ms() - 400

@@ -1,8 +1,8 @@
-"""The operator's snapshot, back from JSON."""
+"""The operator's snapshot and its requests, back from JSON."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Final, TypeVar
 
 from coordinator.core.view import (
@@ -46,8 +46,22 @@ def network_from_json(text: str) -> NetworkView:
 
     Fields of a newer coordinator are left out.
     """
+    return _read(NetworkView, text)
+
+
+def request_from_json(text: str) -> RequestView:
+    """One request, as `request_to_json` wrote it or a view has it. Raises FrameError."""
+    return _read(RequestView, text)
+
+
+def request_to_json(request: RequestView) -> str:
+    """For the store and the operator's door."""
+    return json.dumps(asdict(request), ensure_ascii=False, separators=(",", ":"))
+
+
+def _read(kind: type[T], text: str) -> T:
     try:
-        return _build(NetworkView, json.loads(text))
+        return _build(kind, json.loads(text))
     except (TypeError, ValueError, AttributeError) as error:
         message = f"this coordinator's view cannot be read (another version?): {error}"
         raise FrameError(message, reason="view_unknown") from error
