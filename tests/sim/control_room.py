@@ -16,6 +16,7 @@ from coordinator.gateway.links import NodeLink
 from coordinator.gateway.relay import Relay
 from coordinator.gateway.tokens import TokenizerRegistry
 from node.core import events as nev
+from plait.clock import SteadyClock
 from plait.errors import UnavailableError
 from plait.types import ModelSource, NodeId, Reason, SourceKind
 from plait.wire.v1 import data_pb2
@@ -57,11 +58,12 @@ class ControlRoom(Host):
         self._fleet = fleet
         self._seed = seed
         self.core = self.new_core()
+        self.time = SteadyClock(fleet.wall)
         self.relay = Relay(
             inbox=self,
             sign=fleet.signer.sign,
             network_id=fleet.network_id,
-            clock=fleet.wall,
+            clock=self.time,
             new_id=fleet.new_id,
         )
         tokenizers = TokenizerRegistry()
@@ -166,7 +168,7 @@ class ControlRoom(Host):
             self.post(ev.NodeDetached(node_id=old.node_id, incarnation=old.incarnation))
         offer = nev.ModelOffered(self._fleet.spec, SOURCE)
         attached = nev.ControlAttached(models=(offer,), frame_bytes_max=1 << 20)
-        session.stream.send(1, Welcome(attached, self._fleet.wall.unix_ms()))
+        session.stream.send(1, Welcome(attached, self.time.unix_ms()))
         self.post(hello)
 
     def _send_off(self, session: _Session, reason: Reason) -> None:

@@ -272,12 +272,12 @@ class Fleet:
         self.clock.after(20_000, lambda: setattr(machine, "slowness", 1.0))
 
     def _set_a_clock(self) -> None:
-        """Somebody's time of day is wrong for a while."""
+        """Somebody's time of day is wrong for a while: a machine's, or the coordinator's."""
         most = self.faults.clock_jump_ms
-        machine = self._later.choice(list(self.machines.values()))
+        wall = self._later.choice([self.wall, *(m.wall for m in self.machines.values())])
         num_ms = self._later.randint(-most, most)
-        machine.wall.jump(num_ms)
-        self.clock.after(self._later.randrange(5_000, 40_000), partial(machine.wall.jump, -num_ms))
+        wall.jump(num_ms)
+        self.clock.after(self._later.randrange(5_000, 40_000), partial(wall.jump, -num_ms))
 
     def _look(self) -> None:
         """Once a second: what must hold between events."""

@@ -52,6 +52,7 @@ def test_machines_whose_clocks_are_wrong_and_are_set_serve_as_others() -> None:
     fleet = Fleet(1, num_nodes=12, num_requests=20, duration_ms=40_000, faults=faults)
     for machine in fleet.machines.values():
         machine.wall.jump(2 * hour_ms)
+    fleet.clock.after(20_000, lambda: fleet.wall.jump(-hour_ms))
     fleet.run()
     fleet.heal_and_finish()
     assert set(fleet.outcomes) == {"length"}
