@@ -27,6 +27,7 @@ REQUESTS_SHOWN: Final = 15
 CHANGES_SHOWN: Final = 3
 ID_COLUMNS: Final = 8
 STRIP_COLUMNS: Final = 64
+NO_NODE: Final = "no node has joined: `plait token create` makes the line that lets one in"
 
 
 def draw(view: Fields, *, requests_max: int = REQUESTS_SHOWN) -> RenderableType:
@@ -41,12 +42,13 @@ def draw(view: Fields, *, requests_max: int = REQUESTS_SHOWN) -> RenderableType:
     return Group(*parts)
 
 
-def headline(view: Fields) -> Text:
+def headline(view: Fields, *, is_short: bool = False) -> Text:
     nodes = view.many("nodes")
     serving = sum(node.text("state") == "serving" for node in nodes)
     line = Text()
     line.append("plait ", style="bold")
-    line.append(view.text("network_id"), style="dim")
+    network_id = view.text("network_id")
+    line.append(network_id[:ID_COLUMNS] if is_short else network_id, style="dim")
     line.append(f"  {serving} of {len(nodes)} nodes serve")
     return line
 
@@ -115,9 +117,8 @@ def _nodes(view: Fields) -> RenderableType:
             f"{node.count('tokens_total'):,}",
             Text(node.text("device_name") or node.text("device_kind")),
         )
-    empty = "no node has joined: `plait token create` makes the line that lets one in"
     if not view.many("nodes"):
-        return Text(empty, style="yellow")
+        return Text(NO_NODE, style="yellow")
     errors = [
         Text(f"{node_name(node)}: {error}", style="red")
         for node in view.many("nodes")

@@ -21,7 +21,7 @@ from plait.cli.status_parts import (
     node_state,
     percent,
 )
-from plait.cli.status_view import counters_line, headline, requests_table
+from plait.cli.status_view import NO_NODE, counters_line, headline, requests_table
 
 WINDOW_MS: Final = 5_000
 """Rates are over about so long: nodes tell their counters every second or two."""
@@ -102,16 +102,18 @@ def frame(view: Fields, rates: Rates, *, height: int, hint: str = "") -> Rendera
 
 
 def _first_line(view: Fields, rates: Rates, num_open: int) -> Text:
-    line, num_queued = headline(view), view.count("num_queued")
+    line, num_queued = headline(view, is_short=True), view.count("num_queued")
     rate = rates.network()
     line.append(", ")
     line.append(DASH if rate is None else f"{rate:.1f}", style="bold")
-    line.append(f" tokens/s, requests: {max(0, num_open - num_queued)} run, {num_queued} wait")
+    line.append(f" tokens/s, {max(0, num_open - num_queued)} requests run, {num_queued} wait")
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
 
 def _nodes(nodes: list[Fields], rates: Rates, nodes_max: int) -> RenderableType:
+    if not nodes:
+        return Text(NO_NODE, style="yellow")
     table = lined_table(
         ("node", "left"),
         ("state", "left"),

@@ -40,10 +40,10 @@ def test_a_look_shows_nodes_requests_of_now_and_totals() -> None:
     rates = Rates()
     rates.look(fields(grown(0, 0)))
     first = shown(grown(0, 0), rates)
-    assert "3 of 4 nodes serve, - tokens/s, requests: 1 run, 1 wait" in first[0]
+    assert "3 of 4 nodes serve, - tokens/s, 1 requests run, 1 wait" in first[0]
     rates.look(fields(grown(2_000, 50)))
     lines = shown(grown(2_000, 50), rates)
-    assert lines[0].endswith("4 nodes serve, 25.0 tokens/s, requests: 1 run, 1 wait")
+    assert lines[0].endswith("4 nodes serve, 25.0 tokens/s, 1 requests run, 1 wait")
     assert lines[1].startswith("since start  1,050 tokens; requests: 9 finished")
     node = next(line for line in lines if line.startswith("attic-3060"))
     assert node.split()[1:7] == ["serving", "0-9", "25.0", "5.10", "12.30", "0"]
@@ -83,6 +83,7 @@ def test_what_has_no_room_is_counted() -> None:
 def test_nothing_to_show_is_said() -> None:
     empty = dataclasses.replace(network_view(is_whole=False), nodes=(), requests=())
     lines = shown(empty, Rates())
+    assert any("plait token create" in line for line in lines)
     assert "no request now" in lines and any("layers 10-19 of 30" in line for line in lines)
 
 
