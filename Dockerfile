@@ -12,7 +12,7 @@ RUN for package in plait scheduler coordinator node; do mkdir $package && touch 
 
 FROM requirements AS needs-coordinator
 RUN python3 -m venv /opt/plait \
-    && /opt/plait/bin/pip install --no-cache-dir '/src[coordinator,postgres]'
+    && /opt/plait/bin/pip install --no-cache-dir '/src[coordinator,otel,postgres]'
 
 FROM needs-coordinator AS build-coordinator
 COPY . .
