@@ -84,8 +84,8 @@ class Story:
                 self.attempts.append(attempt)
             case fx.CloseRoute(epoch=epoch, finish_reason=why):
                 error = ROUTE_BROKEN if why is FinishReason.ERROR else ""
-                self._over(epoch, now_ms, self.num_generated, error=error)
-                self.queued_ms = now_ms
+                self._over(epoch, since_ms, self.num_generated, error=error)
+                self.queued_ms = since_ms  # another chain may be chosen in the same breath
             case fx.EndRequest():
                 self.ended_ms, self.finish_reason = now_ms, effect.finish_reason
                 if effect.reason is not None:

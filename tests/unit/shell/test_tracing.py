@@ -27,6 +27,7 @@ from plait.types import (
     Stage,
 )
 from plait.wire.trace_context import TraceParent
+from tests.unit.core.stories import Story, only
 from tests.unit.dashboard.fakes import network_view, node_view
 
 R = RequestId("r1")
@@ -144,7 +145,7 @@ def test_a_request_that_waits_breaks_and_ends() -> None:
     spans = doors.spans()
     assert {name: [lasts(span) for span in found] for name, found in spans.items()} == {
         "plait.request": [(0, 342)],
-        "queue": [(0, 50), (202, 210)],
+        "queue": [(0, 50), (200, 210)],
         "select": [(50, 52), (210, 212)],
         "open": [(52, 60), (212, 220)],
         "prefill": [(60, 100), (220, 240)],
@@ -197,7 +198,7 @@ def test_a_refusal_and_a_client_that_leaves() -> None:
     refused, left = spans["plait.request"]
     assert refused.parent is None and refused.status.description == "queue_full"
     assert left.status.status_code is StatusCode.UNSET
-    assert lasts(spans["open"][0]) == (22, 32) and "prefill" not in spans
+    assert lasts(spans["open"][0]) == (22, 30) and "prefill" not in spans
 
 
 def test_what_runs_when_the_process_ends_is_told_and_a_found_route_is() -> None:
@@ -225,3 +226,46 @@ def test_where_traces_go() -> None:
     assert traces_url("http://c/otel/v1/traces") == "http://c/otel/v1/traces"
     own = resource_of("net", "1", {})
     assert own.attributes[SERVICE_NAME] == "plait-coordinator"
+
+
+class TracedStory(Story):
+    """A real core between the doors."""
+
+    def __init__(self, doors: Doors) -> None:
+        super().__init__()
+        self.doors = doors
+
+    def tell(self, *events: ev.Event) -> list[fx.Effect]:
+        caused: list[fx.Effect] = []
+        for event in events:
+            effects = self.core.handle(event, self.now_ms)
+            requests = [effect for effect in effects if isinstance(effect, fx.RequestEffect)]
+            self.doors.at(self.now_ms, event, *requests)
+            self.now_ms = self.doors.clock.monotonic_ms()
+            caused += effects
+        return caused
+
+
+def test_what_the_core_does_of_itself_when_a_node_is_lost() -> None:
+    doors = Doors()
+    story = TracedStory(doors)
+    story.start("a", "b", memory_mib=2_000)
+    (opened,) = only(story.submit("r1"), fx.OpenRoute)
+    request_id, first = RequestId("r1"), opened.route[0].node_id
+    story.tell(ev.RouteOpened(request_id=request_id, epoch=1))
+    story.now_ms += 100
+    story.tell(ev.FirstTokenSent(request_id=request_id, epoch=1))
+    story.now_ms += 400
+    story.tell(ev.NodeDetached(node_id=first, incarnation=1))
+    story.wait(1_000, beating=tuple({"a", "b"} - {first}))
+    story.finish("r1", epoch=2)
+    spans = doors.spans()
+    assert len(spans["plait.request"]) == 1
+    assert [len(spans[name]) for name in ("select", "open", "prefill", "decode")] == [2, 2, 2, 2]
+    first_decode, second_decode = spans["decode"]
+    assert first_decode.status.description == "route_broken"
+    assert second_decode.status.status_code is StatusCode.UNSET
+    starts, ends_ = zip(*(lasts(span) for all_ in spans.values() for span in all_), strict=True)
+    root = lasts(spans["plait.request"][0])
+    assert root == (min(starts), max(ends_))
+    assert all(start <= end for start, end in zip(starts, ends_, strict=True))
