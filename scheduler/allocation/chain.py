@@ -4,10 +4,12 @@ import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from plait.types import LayerSpan, ModelSpec, NodeId, NodeProfile
 from scheduler.allocation.demand import shares
+from scheduler.allocation.hops import Hops
 from scheduler.allocation.orders import Orders
 from scheduler.allocation.problem import AllocationProblem
 from scheduler.cost import (
@@ -25,6 +27,7 @@ from scheduler.survival import loss, up_share
 
 POLISHED_MAX: Final = 4
 SEQUENCES_MAX: Final = 4096
+Stages = tuple[tuple[NodeId, LayerSpan], ...]
 LATENCY_SCALE_MS: Final = 2000.0
 """A token time of a single sequence that halves a chain's worth."""
 
@@ -60,6 +63,7 @@ class ChainPlanner:
         }
         self._known_caps: dict[tuple[NodeId, bool, bool, int], int] = {}
         self._known_best: dict[tuple[frozenset[NodeId], LayerSpan, bool], Chain | None] = {}
+        self._known_rates: dict[tuple[Stages, tuple[LayerSpan, ...]], ChainRate] = {}
         self.links = Links(problem.nodes, problem.rtt_ms, problem.bytes_per_s)
         self.orders = Orders(self.cap, self.costs, self.links)
         self.hop_bytes = problem.wire_dtype.row_bytes(spec.hidden_size)
@@ -76,6 +80,11 @@ class ChainPlanner:
         self.cuts = frozenset(cut for s in self.held.values() for cut in (s.start, s.end))
         """Boundaries of what is held."""
         self.losses: dict[NodeId, float] = {n: loss(s) for n, s in problem.mean_session_s}
+
+    @cached_property
+    def hops(self) -> Hops:
+        """What hops between its nodes take."""
+        return Hops(self.links, self.profiles, self.hop_bytes)
 
     def cap(self, node_id: NodeId, *, is_first: bool, is_last: bool, kv_tokens: int = 0) -> int:
         """Layers that fit on the node in that role with at least the problem's KV."""
@@ -140,14 +149,26 @@ class ChainPlanner:
     ) -> ChainRate:
         """The rate of given stages. `held` says what nodes hold where stages run parts of it:
         KV slots are those of the whole held span."""
+        if held is None:
+            return self._rate(stages, [span for _, span in stages])
+        wide = tuple(held[node_id] for node_id, _ in stages)
+        key = tuple(stages), wide
+        known = self._known_rates.get(key)
+        if known is None:
+            known = self._known_rates[key] = self._rate(stages, wide)
+        return known
+
+    def _rate(
+        self, stages: Sequence[tuple[NodeId, LayerSpan]], wide: Sequence[LayerSpan]
+    ) -> ChainRate:
         order = [node_id for node_id, _ in stages]
         figures = [
             StageFigures(
                 self._base_ms(node_id, len(span), span),
                 self.costs[node_id].layer_ms_per_extra * len(span),
-                self._kv_tokens(node_id, span if held is None else held[node_id]),
+                self._kv_tokens(node_id, held),
             )
-            for node_id, span in stages
+            for (node_id, span), held in zip(stages, wide, strict=True)
         ]
         links = self.links
         pairs = list(itertools.pairwise(order))
