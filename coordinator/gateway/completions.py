@@ -291,8 +291,10 @@ class _EventStream:
 
     def _id(self) -> bytes:
         """Of the event that follows; streams of several choices have none."""
-        request_id = self._order.orders[0].request_id
-        return event_id(request_id, self._num_pieces) if request_id else b""
+        order = self._order.orders[0]
+        if not order.request_id:
+            return b""
+        return event_id(order.request_id, self._num_pieces, order.resume)
 
     async def _write(self, payload: bytes) -> None:
         if not self._has_started:

@@ -16,7 +16,7 @@ from coordinator.gateway.happenings import (
     Routed,
 )
 from coordinator.gateway.order import Conversation, Order, Prompt, PromptIds, RawPrompt
-from coordinator.gateway.reader import Resume
+from coordinator.gateway.reader import EPOCH_MAX, Resume
 from coordinator.gateway.response_format import read_name, read_schema
 from coordinator.gateway.tokens import Tokenizer
 from coordinator.gateway.tool_fields import checked_call, tool_use
@@ -66,6 +66,9 @@ def _resume(request: gateway_pb2.GenerateRequest) -> Resume | None:
     if not request.HasField("resume"):
         return None
     resume = request.resume
+    if resume.epoch > EPOCH_MAX:
+        message = f"no request was tried {resume.epoch} times"
+        raise InvalidRequestError(message, param="resume.epoch")
     return Resume(
         epoch=resume.epoch, token_ids=tuple(resume.token_ids), num_deltas=resume.num_deltas
     )
@@ -172,6 +175,7 @@ def happening_to_proto(
                 model_id=happening.model_id,
                 prompt_tokens=happening.prompt_tokens,
                 service_tier=_TIERS_OUT[happening.slo],
+                epoch=happening.epoch,
             )
             return gateway_pb2.GenerateEvent(accepted=accepted)
         case Queued():

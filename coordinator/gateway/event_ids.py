@@ -1,6 +1,7 @@
 """Event ids of a stream, and `Last-Event-ID`: an OpenAI client may go on where its stream broke.
 
-An id is `REQUEST:PIECES`: the request's name, and how many pieces of the answer came up to there.
+An id is `REQUEST:PIECES`: the request's name, and how many pieces of the answer came up to there;
+of a stream that was gone on with, `REQUEST:PIECES:EPOCH`, what to come back with.
 Only streams of one choice have them.
 """
 
@@ -12,7 +13,7 @@ from coordinator.gateway.reader import Resume
 from coordinator.gateway.schema import CompletionOrder
 from plait.errors import InvalidRequestError
 
-_ID: Final = re.compile(r"([A-Za-z0-9_-]{1,32}):(\d{1,9})\Z")
+_ID: Final = re.compile(r"([A-Za-z0-9_-]{1,32}):(\d{1,9})(?::(\d{1,7}))?\Z")
 
 
 def named(order: CompletionOrder, header: str | None, fresh_id: str) -> tuple[CompletionOrder, str]:
@@ -32,11 +33,13 @@ def named(order: CompletionOrder, header: str | None, fresh_id: str) -> tuple[Co
                 "Last-Event-ID must be the id of an event of the lost stream",
                 param="Last-Event-ID",
             )
-        request_id, resume = match[1], Resume(num_deltas=int(match[2]))
+        request_id = match[1]
+        resume = Resume(epoch=int(match[3] or 0), num_deltas=int(match[2]))
     only = dataclasses.replace(order.orders[0], request_id=request_id, resume=resume)
     return dataclasses.replace(order, orders=(only,)), request_id
 
 
-def event_id(request_id: str, num_pieces: int) -> bytes:
-    """The line that names an event."""
-    return f"id: {request_id}:{num_pieces}\n".encode()
+def event_id(request_id: str, num_pieces: int, resume: Resume | None) -> bytes:
+    """The line that names an event of a stream, which goes on with `resume`."""
+    epoch = "" if resume is None else f":{resume.next_epoch}"
+    return f"id: {request_id}:{num_pieces}{epoch}\n".encode()

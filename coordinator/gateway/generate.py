@@ -263,8 +263,9 @@ class Generator:
     def _submit(
         self, generation: Generation, resume: Resume | None, known_ids: Sequence[int]
     ) -> None:
+        epoch = 0 if resume is None else resume.next_epoch
         if known_ids:
-            generation.on_accepted()
+            generation.on_accepted(epoch)
             generation.go_on_behind(known_ids)
         if generation.finished is not None:
             return
@@ -289,7 +290,7 @@ class Generator:
             self._relay.remove(generation.request_id)
             raise
         if not known_ids:
-            generation.on_accepted()
+            generation.on_accepted(epoch)
         self._relay.submitted(generation)
 
     def _attach(

@@ -104,14 +104,15 @@ class Generation:
 
     # What the relay tells.
 
-    def on_accepted(self) -> None:
-        """The core knows the request."""
+    def on_accepted(self, epoch: int = 0) -> None:
+        """The core knows the request. `epoch` is what to come back with."""
         self._tell(
             Accepted(
                 request_id=self.request_id,
                 model_id=self.model_id,
                 prompt_tokens=len(self.prompt_ids),
                 slo=self.slo,
+                epoch=epoch,
             )
         )
 

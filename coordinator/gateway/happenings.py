@@ -10,12 +10,14 @@ from scheduler.selection.fairness import SloClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The request is valid and handed to the core, which serves it as `slo`."""
+    """The request is valid and handed to the core, which serves it as `slo`. Should the stream
+    break before a chain is told of, `epoch` is what to come back with."""
 
     request_id: RequestId
     model_id: ModelId
     prompt_tokens: int
     slo: SloClass = SloClass.INTERACTIVE
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,22 +3,33 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import Accepted, Finished, Happening, Queued, Routed
 from plait.errors import DeadlineError
 from plait.types import RequestId
 
+EPOCHS_APART: Final = 16
+"""A client that comes back may have missed as many attempts as there are of one request, and its
+new coordinator may make as many of which it hears nothing either."""
+EPOCH_MAX: Final = 1 << 24
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Where a client's stream broke off: the last `epoch` it was told of, its tokens (empty where
-    it does not know them), and how many pieces of the answer it has."""
+    """Where a client's stream broke off: the highest `epoch` it was told of, its tokens (empty
+    where it does not know them), and how many pieces of the answer it has."""
 
     epoch: int = 0
     token_ids: tuple[int, ...] = ()
     num_deltas: int = 0
+
+    @property
+    def next_epoch(self) -> int:
+        """For the client to come back with once more: above all attempts that are made for it now,
+        of which it may hear nothing."""
+        return self.epoch + EPOCHS_APART
 
 
 class Owner(Protocol):

@@ -53,6 +53,7 @@ class Fold:
         if kind == "accepted":
             self.request_id = event.accepted.request_id
             self.model = event.accepted.model_id
+            self.epoch = max(self.epoch, event.accepted.epoch)
             is_flex = event.accepted.service_tier == gateway_pb2.SERVICE_TIER_FLEX
             self.service_tier = "flex" if is_flex else "default"
         elif kind == "queued":
@@ -65,7 +66,7 @@ class Fold:
             )
         elif kind == "routed":
             self.waiting = None
-            self.epoch = event.routed.epoch
+            self.epoch = max(self.epoch, event.routed.epoch)
             self.route = tuple(
                 Hop(
                     node_id=hop.node_id,

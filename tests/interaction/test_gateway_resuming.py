@@ -1,5 +1,6 @@
 """Streams that break and go on: on the same gateway, on its successor, and a stop that says so."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -7,11 +8,14 @@ import httpx
 import pytest
 
 from coordinator.core import events as ev
+from coordinator.core.state import Limits
+from coordinator.gateway.door_codec import order_from_proto
+from coordinator.gateway.happenings import Accepted
 from coordinator.gateway.order import Order, PromptIds
-from coordinator.gateway.reader import Reader, Resume
-from plait.errors import UnavailableError
+from coordinator.gateway.reader import EPOCH_MAX, EPOCHS_APART, Reader, Resume
+from plait.errors import InvalidRequestError, UnavailableError
 from plait.types import RequestId
-from plait.wire.v1 import common_pb2, data_pb2
+from plait.wire.v1 import common_pb2, data_pb2, gateway_pb2
 from tests.kit.gateway_rig import make_gateway, open_doors, open_gateway
 from tests.kit.scripted_network import API_KEY, FIRST, LAST, ScriptedNetwork
 
@@ -50,6 +54,39 @@ async def test_an_openai_client_goes_on_behind_the_last_event_it_has() -> None:
     assert pieces_of(had) + pieces_of(rest.text.splitlines()) == pieces_of(again.splitlines())
     assert len(pieces_of(again.splitlines())) == 12
     assert rest.text.rstrip().endswith("[DONE]")
+    later = [line for line in rest.text.splitlines() if line.startswith("id: ")]
+    assert later and all(line.endswith(f":{EPOCHS_APART}") for line in later)
+
+
+async def test_every_return_begins_above_all_attempts_that_may_have_been_made_before() -> None:
+    """A coordinator that tried in vain for a client that came back is gone too: what it told the
+    client when it accepted the request is all that the client knows."""
+    attempts_max = Limits().attempts_max
+    known = 1
+    newest = known + attempts_max  # that the first coordinator may have come to
+    for _ in range(3):
+        network = ScriptedNetwork(pause_after=0)
+        rig = make_gateway(network)
+        network.attach()
+        order = dataclasses.replace(ORDER, resume=Resume(epoch=known))
+        reader = await rig.gateway.generator.start(order, key_id="k")
+        accepted = reader.poll()
+        assert isinstance(accepted, Accepted)
+        (submitted,) = network.of(ev.RequestSubmitted)
+        assert isinstance(submitted, ev.RequestSubmitted) and submitted.resumes_epoch == known
+        first = known + attempts_max + 1
+        assert first > newest
+        newest, known = first + attempts_max - 1, accepted.epoch
+        assert known >= newest
+        await network.stop()
+
+
+def test_an_epoch_that_no_request_can_have_come_to_is_refused() -> None:
+    """It would not fit in any ticket."""
+    resume = gateway_pb2.Resume(epoch=EPOCH_MAX + 1)
+    with pytest.raises(InvalidRequestError) as caught:
+        order_from_proto(gateway_pb2.GenerateRequest(prompt="hi", resume=resume))
+    assert caught.value.param == "resume.epoch"
 
 
 async def test_ids_that_are_none_of_ours_and_streams_of_many_are_refused() -> None:

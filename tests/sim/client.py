@@ -3,7 +3,7 @@ get, and objects to any other token."""
 
 from typing import TYPE_CHECKING
 
-from coordinator.gateway.happenings import Delta, Finished, Happening, Routed
+from coordinator.gateway.happenings import Accepted, Delta, Finished, Happening, Routed
 from coordinator.gateway.order import Order, PromptIds
 from coordinator.gateway.reader import Reader, Resume
 from plait.errors import PlaitError
@@ -112,8 +112,8 @@ class Client:
         if connection != self._connection or self._reader is None:
             return
         match happening:
-            case Routed():
-                self._epoch = happening.epoch
+            case Accepted() | Routed():
+                self._epoch = max(self._epoch, happening.epoch)
             case Delta():
                 self._take(happening)
             case Finished():

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from plait.wire.v1 import common_pb2 as plait_dot_wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bplait/wire/v1/gateway.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\"}\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12+\n\ntool_calls\x18\x03 \x03(\x0b\x32\x17.plait.wire.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"R\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"S\n\nToolChoice\x12\'\n\x04mode\x18\x01 \x01(\x0e\x32\x17.plait.wire.v1.ToolModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xb0\x04\n\x0fGenerateRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.plait.wire.v1.ChatH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.plait.wire.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12/\n\x08sampling\x18\x06 \x01(\x0b\x32\x1d.plait.wire.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x30\n\x0cservice_tier\x18\n \x01(\x0e\x32\x1a.plait.wire.v1.ServiceTier\x12\"\n\x05tools\x18\x0b \x03(\x0b\x32\x13.plait.wire.v1.Tool\x12.\n\x0btool_choice\x18\x0c \x01(\x0b\x32\x19.plait.wire.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x02\x88\x01\x01\x12%\n\x06resume\x18\x12 \x01(\x0b\x32\x15.plait.wire.v1.Resume\x12\x19\n\x0c\x64raft_tokens\x18\x13 \x01(\rH\x03\x88\x01\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\x16\n\x14_parallel_tool_callsB\x0f\n\r_draft_tokens\">\n\x06Resume\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nnum_deltas\x18\x03 \x01(\r\"\xa8\x02\n\rGenerateEvent\x12+\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x17.plait.wire.v1.AcceptedH\x00\x12\'\n\x06routed\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.RoutedH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.TextDeltaH\x00\x12+\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.plait.wire.v1.FinishedH\x00\x12-\n\x06queued\x18\x05 \x01(\x0b\x32\x1b.plait.wire.v1.QueuedNoticeH\x00\x12\x31\n\ttool_call\x18\x06 \x01(\x0b\x32\x1c.plait.wire.v1.ToolCallDeltaH\x00\x42\x07\n\x05\x65vent\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"y\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x30\n\x0cservice_tier\x18\x04 \x01(\x0e\x32\x1a.plait.wire.v1.ServiceTier\"c\n\x0cQueuedNotice\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x14\n\x07wait_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_wait_ms\"9\n\x06Routed\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12 \n\x04hops\x18\x02 \x03(\x0b\x32\x12.plait.wire.v1.Hop\"T\n\x03Hop\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\"[\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12-\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1b.plait.wire.v1.DeltaLogprob\"g\n\x0c\x44\x65ltaLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12&\n\x03top\x18\x04 \x03(\x0b\x32\x19.plait.wire.v1.TopLogprob\"=\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\xe0\x01\n\x08\x46inished\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.Status\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x0f\n\x07ttft_ms\x18\x05 \x01(\x01\x12\x10\n\x08total_ms\x18\x06 \x01(\x01\x12\x14\n\x0cnum_attempts\x18\x07 \x01(\r\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ServedModel\"\xa0\x01\n\x0bServedModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x1a\n\x12\x63ontext_tokens_max\x18\x02 \x01(\r\x12\x10\n\x08is_ready\x18\x03 \x01(\x08\x12)\n\x07missing\x18\x04 \x03(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12&\n\x04spec\x18\x05 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\"\x19\n\x17GetServiceStatusRequest\"\xca\x01\n\x18GetServiceStatusResponse\x12\x12\n\nnetwork_id\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12*\n\x06models\x18\x03 \x03(\x0b\x32\x1a.plait.wire.v1.ServedModel\x12\x19\n\x11num_nodes_serving\x18\x04 \x01(\r\x12\x1c\n\x14num_requests_running\x18\x05 \x01(\r\x12\x1b\n\x13num_requests_queued\x18\x06 \x01(\r*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03*\\\n\x0bServiceTier\x12\x1c\n\x18SERVICE_TIER_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVICE_TIER_DEFAULT\x10\x01\x12\x15\n\x11SERVICE_TIER_FLEX\x10\x02\x32\x94\x02\n\x0eGatewayService\x12J\n\x08Generate\x12\x1e.plait.wire.v1.GenerateRequest\x1a\x1c.plait.wire.v1.GenerateEvent0\x01\x12Q\n\nListModels\x12 .plait.wire.v1.ListModelsRequest\x1a!.plait.wire.v1.ListModelsResponse\x12\x63\n\x10GetServiceStatus\x12&.plait.wire.v1.GetServiceStatusRequest\x1a\'.plait.wire.v1.GetServiceStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bplait/wire/v1/gateway.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\"}\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12+\n\ntool_calls\x18\x03 \x03(\x0b\x32\x17.plait.wire.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"R\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"S\n\nToolChoice\x12\'\n\x04mode\x18\x01 \x01(\x0e\x32\x17.plait.wire.v1.ToolModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xb0\x04\n\x0fGenerateRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.plait.wire.v1.ChatH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.plait.wire.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12/\n\x08sampling\x18\x06 \x01(\x0b\x32\x1d.plait.wire.v1.SamplingParams\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x30\n\x0cservice_tier\x18\n \x01(\x0e\x32\x1a.plait.wire.v1.ServiceTier\x12\"\n\x05tools\x18\x0b \x03(\x0b\x32\x13.plait.wire.v1.Tool\x12.\n\x0btool_choice\x18\x0c \x01(\x0b\x32\x19.plait.wire.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x02\x88\x01\x01\x12%\n\x06resume\x18\x12 \x01(\x0b\x32\x15.plait.wire.v1.Resume\x12\x19\n\x0c\x64raft_tokens\x18\x13 \x01(\rH\x03\x88\x01\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\x16\n\x14_parallel_tool_callsB\x0f\n\r_draft_tokens\">\n\x06Resume\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nnum_deltas\x18\x03 \x01(\r\"\xa8\x02\n\rGenerateEvent\x12+\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x17.plait.wire.v1.AcceptedH\x00\x12\'\n\x06routed\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.RoutedH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.TextDeltaH\x00\x12+\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.plait.wire.v1.FinishedH\x00\x12-\n\x06queued\x18\x05 \x01(\x0b\x32\x1b.plait.wire.v1.QueuedNoticeH\x00\x12\x31\n\ttool_call\x18\x06 \x01(\x0b\x32\x1c.plait.wire.v1.ToolCallDeltaH\x00\x42\x07\n\x05\x65vent\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"\x88\x01\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x30\n\x0cservice_tier\x18\x04 \x01(\x0e\x32\x1a.plait.wire.v1.ServiceTier\x12\r\n\x05\x65poch\x18\x05 \x01(\r\"c\n\x0cQueuedNotice\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x14\n\x07wait_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_wait_ms\"9\n\x06Routed\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12 \n\x04hops\x18\x02 \x03(\x0b\x32\x12.plait.wire.v1.Hop\"T\n\x03Hop\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\"[\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12-\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1b.plait.wire.v1.DeltaLogprob\"g\n\x0c\x44\x65ltaLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12&\n\x03top\x18\x04 \x03(\x0b\x32\x19.plait.wire.v1.TopLogprob\"=\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\xe0\x01\n\x08\x46inished\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.plait.wire.v1.FinishReason\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.Status\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x0f\n\x07ttft_ms\x18\x05 \x01(\x01\x12\x10\n\x08total_ms\x18\x06 \x01(\x01\x12\x14\n\x0cnum_attempts\x18\x07 \x01(\r\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.plait.wire.v1.ServedModel\"\xa0\x01\n\x0bServedModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x1a\n\x12\x63ontext_tokens_max\x18\x02 \x01(\r\x12\x10\n\x08is_ready\x18\x03 \x01(\x08\x12)\n\x07missing\x18\x04 \x03(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12&\n\x04spec\x18\x05 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\"\x19\n\x17GetServiceStatusRequest\"\xca\x01\n\x18GetServiceStatusResponse\x12\x12\n\nnetwork_id\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12*\n\x06models\x18\x03 \x03(\x0b\x32\x1a.plait.wire.v1.ServedModel\x12\x19\n\x11num_nodes_serving\x18\x04 \x01(\r\x12\x1c\n\x14num_requests_running\x18\x05 \x01(\r\x12\x1b\n\x13num_requests_queued\x18\x06 \x01(\r*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03*\\\n\x0bServiceTier\x12\x1c\n\x18SERVICE_TIER_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVICE_TIER_DEFAULT\x10\x01\x12\x15\n\x11SERVICE_TIER_FLEX\x10\x02\x32\x94\x02\n\x0eGatewayService\x12J\n\x08Generate\x12\x1e.plait.wire.v1.GenerateRequest\x1a\x1c.plait.wire.v1.GenerateEvent0\x01\x12Q\n\nListModels\x12 .plait.wire.v1.ListModelsRequest\x1a!.plait.wire.v1.ListModelsResponse\x12\x63\n\x10GetServiceStatus\x12&.plait.wire.v1.GetServiceStatusRequest\x1a\'.plait.wire.v1.GetServiceStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'plait.wire.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOOLMODE']._serialized_start=2858
-  _globals['_TOOLMODE']._serialized_end=2959
-  _globals['_SERVICETIER']._serialized_start=2961
-  _globals['_SERVICETIER']._serialized_end=3053
+  _globals['_TOOLMODE']._serialized_start=2874
+  _globals['_TOOLMODE']._serialized_end=2975
+  _globals['_SERVICETIER']._serialized_start=2977
+  _globals['_SERVICETIER']._serialized_end=3069
   _globals['_CHATMESSAGE']._serialized_start=74
   _globals['_CHATMESSAGE']._serialized_end=199
   _globals['_TOOLCALL']._serialized_start=201
@@ -56,32 +56,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEEVENT']._serialized_end=1435
   _globals['_TOOLCALLDELTA']._serialized_start=1437
   _globals['_TOOLCALLDELTA']._serialized_end=1517
-  _globals['_ACCEPTED']._serialized_start=1519
-  _globals['_ACCEPTED']._serialized_end=1640
-  _globals['_QUEUEDNOTICE']._serialized_start=1642
-  _globals['_QUEUEDNOTICE']._serialized_end=1741
-  _globals['_ROUTED']._serialized_start=1743
-  _globals['_ROUTED']._serialized_end=1800
-  _globals['_HOP']._serialized_start=1802
-  _globals['_HOP']._serialized_end=1886
-  _globals['_TEXTDELTA']._serialized_start=1888
-  _globals['_TEXTDELTA']._serialized_end=1979
-  _globals['_DELTALOGPROB']._serialized_start=1981
-  _globals['_DELTALOGPROB']._serialized_end=2084
-  _globals['_TOPLOGPROB']._serialized_start=2086
-  _globals['_TOPLOGPROB']._serialized_end=2147
-  _globals['_FINISHED']._serialized_start=2150
-  _globals['_FINISHED']._serialized_end=2374
-  _globals['_LISTMODELSREQUEST']._serialized_start=2376
-  _globals['_LISTMODELSREQUEST']._serialized_end=2395
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2397
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2461
-  _globals['_SERVEDMODEL']._serialized_start=2464
-  _globals['_SERVEDMODEL']._serialized_end=2624
-  _globals['_GETSERVICESTATUSREQUEST']._serialized_start=2626
-  _globals['_GETSERVICESTATUSREQUEST']._serialized_end=2651
-  _globals['_GETSERVICESTATUSRESPONSE']._serialized_start=2654
-  _globals['_GETSERVICESTATUSRESPONSE']._serialized_end=2856
-  _globals['_GATEWAYSERVICE']._serialized_start=3056
-  _globals['_GATEWAYSERVICE']._serialized_end=3332
+  _globals['_ACCEPTED']._serialized_start=1520
+  _globals['_ACCEPTED']._serialized_end=1656
+  _globals['_QUEUEDNOTICE']._serialized_start=1658
+  _globals['_QUEUEDNOTICE']._serialized_end=1757
+  _globals['_ROUTED']._serialized_start=1759
+  _globals['_ROUTED']._serialized_end=1816
+  _globals['_HOP']._serialized_start=1818
+  _globals['_HOP']._serialized_end=1902
+  _globals['_TEXTDELTA']._serialized_start=1904
+  _globals['_TEXTDELTA']._serialized_end=1995
+  _globals['_DELTALOGPROB']._serialized_start=1997
+  _globals['_DELTALOGPROB']._serialized_end=2100
+  _globals['_TOPLOGPROB']._serialized_start=2102
+  _globals['_TOPLOGPROB']._serialized_end=2163
+  _globals['_FINISHED']._serialized_start=2166
+  _globals['_FINISHED']._serialized_end=2390
+  _globals['_LISTMODELSREQUEST']._serialized_start=2392
+  _globals['_LISTMODELSREQUEST']._serialized_end=2411
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2413
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2477
+  _globals['_SERVEDMODEL']._serialized_start=2480
+  _globals['_SERVEDMODEL']._serialized_end=2640
+  _globals['_GETSERVICESTATUSREQUEST']._serialized_start=2642
+  _globals['_GETSERVICESTATUSREQUEST']._serialized_end=2667
+  _globals['_GETSERVICESTATUSRESPONSE']._serialized_start=2670
+  _globals['_GETSERVICESTATUSRESPONSE']._serialized_end=2872
+  _globals['_GATEWAYSERVICE']._serialized_start=3072
+  _globals['_GATEWAYSERVICE']._serialized_end=3348
 # @@protoc_insertion_point(module_scope)

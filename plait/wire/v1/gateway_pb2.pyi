@@ -369,7 +369,7 @@ class Resume(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_DELTAS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """of the last `routed`; 0: none came"""
+    """the highest of `accepted` and `routed`; 0: none came"""
     num_deltas: _builtins.int
     """events that carried a piece of the answer (delta, tool_call)"""
     @_builtins.property
@@ -479,6 +479,7 @@ class Accepted(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     SERVICE_TIER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """for logs and resumption"""
     model_id: _builtins.str
@@ -487,6 +488,8 @@ class Accepted(_message.Message):
     """after templating"""
     service_tier: Global___ServiceTier.ValueType
     """as it is served"""
+    epoch: _builtins.int
+    """to come back with, where no later one comes: above all that an earlier coordinator may have used"""
     def __init__(
         self,
         *,
@@ -494,10 +497,11 @@ class Accepted(_message.Message):
         model_id: _builtins.str = ...,
         prompt_tokens: _builtins.int = ...,
         service_tier: Global___ServiceTier.ValueType = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "service_tier", b"service_tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "model_id", b"model_id", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "service_tier", b"service_tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

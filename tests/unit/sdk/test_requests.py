@@ -166,3 +166,14 @@ def test_the_package_names_its_clients_and_imports_nothing_heavy() -> None:
         "sys.exit(bool({'torch', 'numpy', 'fastapi'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_client_comes_back_with_the_highest_epoch_that_it_was_told_of() -> None:
+    fold = Fold()
+    for event, expected in (
+        (gateway_pb2.GenerateEvent(routed=gateway_pb2.Routed(epoch=2)), 2),
+        (gateway_pb2.GenerateEvent(accepted=gateway_pb2.Accepted(epoch=18)), 18),
+        (gateway_pb2.GenerateEvent(routed=gateway_pb2.Routed(epoch=11)), 18),
+    ):
+        fold.add(event)
+        assert fold.resume().epoch == expected
