@@ -18,9 +18,9 @@ from coordinator.core.view import NetworkView
 from coordinator.main import Announcement, coordinator
 from coordinator.models import served_models
 from coordinator.shell.journal import read_entries, read_note, replay
+from coordinator.view_json import network_from_json
 from node.agent.enrol import enrol
 from node.agent.identity import NodeCredentials
-from coordinator.view_json import network_from_json
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import ConfigError
 from plait.types import HeldSpan, LayerSpan, ModelId, NodeLoad
@@ -37,11 +37,13 @@ from plait.wire.v1 import (
     gateway_pb2,
     gateway_pb2_grpc,
 )
+from tests.kit.collector import collector
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until
 from tests.unit.shell.test_journal import PROFILE
 
 ANSWER = b"blue light"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 LOAD = NodeLoad(
     kv_tokens_reserved=0,
     num_requests=0,
@@ -295,9 +297,23 @@ async def test_a_node_joins_is_planned_with_and_answers_clients_through_both_doo
 
 
 @pytest.mark.slow
-async def test_a_client_that_leaves_frees_the_node(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_frees_the_node_and_its_trace_says_so(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "tiny")
-    config = config_for(tmp_path, is_mqtt_enabled=False)
+    with collector() as traces:
+        config = config_for(
+            tmp_path, is_mqtt_enabled=False, is_traced=True, otlp_endpoint=traces.url
+        )
+        await _leave(config, tmp_path)
+    assert set(traces.paths) == {"/v1/traces"}
+    spans = {span.name: span for span in traces.spans}
+    assert set(spans) == {"plait.request", "queue", "select", "open", "prefill", "end"}
+    root = spans.pop("plait.request")
+    assert root.trace_id.hex() == TRACE and root.parent_span_id.hex() == "00f067aa0ba902b7"
+    assert {span.parent_span_id for span in spans.values()} == {root.span_id}
+    assert "cancelled" in str(root.attributes) and "why?" not in str(traces.spans)
+
+
+async def _leave(config: CoordinatorConfig, tmp_path: Path) -> None:
     async with coordinator(config) as news, scripted_node(news, tmp_path / "node") as node:
         node.is_silent = True
         await wait_ready(news)
@@ -305,7 +321,8 @@ async def test_a_client_that_leaves_frees_the_node(tmp_path: Path) -> None:
         async with public_channel(news, config.state_dir) as channel:
             stub = gateway_pb2_grpc.GatewayServiceStub(channel)
             request = gateway_pb2.GenerateRequest(prompt="why?", max_tokens=32, request_id="r1")
-            call = stub.Generate(request, metadata=bearer(news.client_key or ""))
+            parent = ("traceparent", f"00-{TRACE}-00f067aa0ba902b7-01")
+            call = stub.Generate(request, metadata=(*bearer(news.client_key or ""), parent))
             async for event in call:
                 if event.WhichOneof("event") == "routed":
                     break

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from coordinator.core.view import NetworkView
+from coordinator.dashboard.request import draw_request
 from coordinator.gateway.generation import Generation
 from coordinator.gateway.happenings import GeneratedToken
 from coordinator.gateway.prompt_book import PromptBook, PromptTotals
@@ -19,6 +20,7 @@ from plait.clock import ManualClock
 from plait.types import ModelId, RequestId, SamplingParams
 from tests.kit.scripted_network import ROUTE, ByteTokenizer
 from tests.unit.dashboard.fakes import network_view, request_view
+from tests.unit.dashboard.test_drawing import snapshot
 
 MODEL = ModelId("smollm2-135m-instruct")
 
@@ -82,6 +84,8 @@ def test_status_and_receipts_have_them() -> None:
     for part in draw(view.requests[0], {}):
         Console(file=out, width=300).print(part)
     assert "32 of the prompt from earlier requests" in out.getvalue()
+    page = draw_request(snapshot(view), view.requests[0], "")
+    assert "tokens, 32 from earlier requests" in page and "cached_tokens&quot;: 32" in page
 
 
 def test_metrics_have_them_by_model() -> None:
