@@ -101,11 +101,14 @@ def receipt(content: Mapping[str, object]) -> str:
 
 def _outcome(request: RequestView, key_name: str) -> str:
     speed = figures.per_second(request.tokens_per_s) if request.tokens_per_s > 0 else figures.DASH
+    prompt = f"{figures.count(request.prompt_tokens)} tokens"
+    if request.cached_tokens:
+        prompt += f", {figures.count(request.cached_tokens)} from earlier requests"
     named = (
         ("State", state_chip(request)),
         ("Model", text(request.model_id)),
         ("Key", text(key_name or request.key_id) or figures.DASH),
-        ("Prompt", f"{figures.count(request.prompt_tokens)} tokens"),
+        ("Prompt", prompt),
         (
             "Answer",
             f"{figures.count(request.num_generated)} of at most "
@@ -247,6 +250,7 @@ def _receipt(request: RequestView, names: Mapping[str, str]) -> dict[str, object
         "state": request.state,
         "finish_reason": request.finish_reason,
         "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens,
         "generated_tokens": request.num_generated,
         "chains": request.epoch,
         "ttft_ms": request.ttft_ms,

@@ -101,6 +101,8 @@ def top_table(
         table.add_row("requests now", f"{serving.num_requests}, KV {used} % in use")
         table.add_row("tokens", f"{serving.tokens_total:,} served, {rates[0]:.1f}/s now")
         table.add_row("step", f"{serving.stage_ms:.1f} ms")
+        if serving.draft:
+            table.add_row("draft model", escape(serving.draft))
         up, down = (rate * 8 / 1e6 for rate in rates[1:])
         if serving.weights:
             table.add_row("came and went", escape(serving.weights))

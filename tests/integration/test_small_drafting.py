@@ -2,9 +2,11 @@
 whatever happens to the chain, and nothing stays behind. The draft model is the model itself."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -70,6 +72,19 @@ async def test_new_text_comes_several_tokens_a_trip(
     if options is DRAWN:  # a greedy answer goes round in circles, which is looked up
         assert after.accepted_by_model - before.accepted_by_model > 5
     await until_free(network)
+
+
+async def test_the_operator_sees_what_draft_models_do(network: SmallNetwork) -> None:
+    key = network.news.admin_key_path.read_text().strip()
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}) as http:
+
+        async def states() -> set[str]:
+            text = (await http.get(f"{network.news.http_url}/metrics")).text
+            return set(re.findall(r'plait_node_draft_model{.*state="(\w+)"} 1.0', text))
+
+        async with asyncio.timeout(30):  # a heartbeat
+            while await states() != {"guessing", "idle"}:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_a_client_that_leaves_leaves_nothing_behind(network: SmallNetwork) -> None:

@@ -81,6 +81,7 @@ async def test_figures_are_written_read_and_shown(
         weight_bytes=1 << 30,
         sent_bytes=5_000,
         received_bytes=1_000,
+        draft="smallest: refused: other words",
     )
     FiguresFile(tmp_path, clock, lambda: 17).write(owner, serving)
     owner.stop()
@@ -97,6 +98,7 @@ async def test_figures_are_written_read_and_shown(
         "12,345 served",
         "61 °C, 250 W",
         "25 % in use",
+        "smallest: refused: other words",
         "up_mbit = 8",
     ):
         assert word in screen
