@@ -51,8 +51,8 @@ class GenerateOptions(TypedDict, total=False):
     - ignore_eos: go on past the end of sequence (benchmarks).
     - service_tier: "default" (or "auto") where somebody watches, "flex" for work that can wait.
     - request_id: your own name; the same again attaches to the same generation.
-    - traceparent: the span that asks, as W3C Trace Context writes it; the coordinator's trace goes on
-      from there.
+    - traceparent: the span that asks, as W3C Trace Context writes it; the coordinator's trace goes
+      on from there.
     - timeout_s: longest wait for the whole answer; None: the client's.
     """
 
