@@ -1,12 +1,14 @@
 """Matrix products with fixed weights: packed for oneDNN on a CPU, plain elsewhere.
 
 Weights are read from memory once a step, so a decode step is as fast as its weights arrive.
-oneDNN's blocked layout reaches the memory's rate for 4 rows and more; MKL on plain weights needs
-twice the time for 4 rows and three times for 3. For 2 rows and more each row's result is
-independent of the other rows, bit for bit: that makes batching invisible to a request.
+oneDNN's blocked layout comes near the memory's rate for few rows; MKL on plain weights needs twice
+the time for 4 rows and three times for 3. For 2 rows and more (on some processors for one, too)
+each row's result is independent of the other rows, bit for bit: that makes batching invisible to a
+request. Which number of rows is cheapest differs by processor, and is measured.
 """
 
 import os
+import time
 from functools import cache
 from typing import Protocol
 
@@ -17,7 +19,17 @@ from torch import Tensor
 from node.engine.tensor_bytes import num_bytes
 
 ROWS_MIN = 4
-"""Rows are padded to this many: 4 packed rows cost less than 1, and all take the same path."""
+"""Rows are padded to this many where nothing was measured: on many processors 4 packed rows cost
+less than 1 or 2, and all take the same path."""
+
+_PROBE_SHAPES = ((192, 576), (64, 1536))
+_PROBE_ROWS = 16
+_TIMED_SHAPE = (4_096, 1_024)
+"""More than a core's caches hold."""
+
+_TIMED_ROUNDS = 7
+_GAIN_MIN = 1.04
+"""By how much fewer rows must be quicker: noise is no reason."""
 
 KERNELS_MAX = 128
 """Kernels that oneDNN keeps, one for each weight's shape and number of rows, about a quarter MiB
@@ -107,6 +119,48 @@ def can_pack(device_kind: str, dtype: torch.dtype) -> bool:
         return False
     expected = F.linear(rows.float(), weight.float()) + 1
     return bool(torch.allclose(total.float(), expected, rtol=1e-2, atol=1e-2))
+
+
+@cache
+def packed_rows_min(dtype: torch.dtype) -> int:
+    """To how many rows steps over packed weights are padded here: the count up to ROWS_MIN with the
+    quickest product, of those whose rows come out as they do among many. Tried once, in a few
+    hundredths of a second."""
+    counts = [count for count in range(ROWS_MIN, 0, -1) if _are_rows_their_own(count, dtype)]
+    if counts[:1] != [ROWS_MIN]:
+        return ROWS_MIN
+    times = _times_s(counts, dtype)
+    best = min(counts, key=times.__getitem__)
+    return best if times[best] * _GAIN_MIN <= times[ROWS_MIN] else ROWS_MIN
+
+
+@torch.inference_mode()
+def _are_rows_their_own(count: int, dtype: torch.dtype) -> bool:
+    generator = torch.Generator().manual_seed(count)
+    for num_out, width in _PROBE_SHAPES:
+        linear = PackedLinear(torch.randn(num_out, width, generator=generator).to(dtype))
+        rows = torch.randn(_PROBE_ROWS, width, generator=generator).to(dtype)
+        residual = torch.randn(_PROBE_ROWS, num_out, generator=generator).to(dtype)
+        few, few_added = linear(rows[:count]), linear.plus(rows[:count], residual[:count])
+        if not torch.equal(few, linear(rows)[:count]):
+            return False
+        if not torch.equal(few_added, linear.plus(rows, residual)[:count]):
+            return False
+    return True
+
+
+@torch.inference_mode()
+def _times_s(counts: list[int], dtype: torch.dtype) -> dict[int, float]:
+    """The least of each count, in turns; the processor's own time, as others may run beside."""
+    linear = PackedLinear(torch.full(_TIMED_SHAPE, 0.01, dtype=dtype))
+    best = dict.fromkeys(counts, float("inf"))
+    for _ in range(_TIMED_ROUNDS):
+        for count in counts:
+            rows = torch.ones(count, _TIMED_SHAPE[1], dtype=dtype)
+            started_s = time.thread_time()
+            linear(rows)
+            best[count] = min(best[count], time.thread_time() - started_s)
+    return best
 
 
 def _bound_kernels() -> None:

@@ -12,7 +12,7 @@ from node.engine.layers.norm import RmsNorm
 from node.engine.layouts.choice import choose_layouts
 from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.half import HALF_MAX
-from node.engine.linear import Linear, PlainLinear
+from node.engine.linear import ROWS_MIN, Linear, PlainLinear
 from node.engine.models import load_block
 from node.engine.models.parts import ReadTensor, load_norm
 from node.engine.rope import rotation_tables
@@ -60,7 +60,7 @@ def load_stage(
     final_norm: RmsNorm | None = None
     head: Linear | None = None
     embedding: Embedding | None = None
-    shares = False
+    shares, rows_min = False, layouts.rows_min
     if span.end == spec.num_layers:
         final_norm = load_norm(read, FINAL_NORM, spec)
         name = EMBEDDING if spec.tie_embeddings else HEAD
@@ -68,6 +68,7 @@ def load_stage(
         if shares:
             table = reader.read(name)
             head, embedding = PlainLinear(table), TableEmbedding(table)
+            rows_min = max(rows_min, ROWS_MIN)  # plain products of fewer differ
         else:
             head = joins.head(layouts.head.hold(reader.read_weight(name), None))
     if span.start == 0 and embedding is None and joins.leads:
@@ -82,7 +83,7 @@ def load_stage(
         head=head,
         head_shares_embedding=shares,
         rotations=rotation_tables(spec, num_positions, device.torch_device),
-        rows_min=layouts.rows_min,
+        rows_min=rows_min,
         layout=layouts.name,
         runs_in_lanes=layouts.is_single_threaded and joins.is_alone,
     )

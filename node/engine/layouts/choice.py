@@ -17,7 +17,14 @@ from node.engine.layouts.int4 import Int4Linear, can_int4
 from node.engine.layouts.int8 import Int8Linear, can_int8, quantize_rows
 from node.engine.layouts.tiles import TILE_ELEMENTS, CodeTiles, HalfTiles, TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, Weight
-from node.engine.linear import ROWS_MIN, Linear, PackedLinear, PlainLinear, can_pack
+from node.engine.linear import (
+    ROWS_MIN,
+    Linear,
+    PackedLinear,
+    PlainLinear,
+    can_pack,
+    packed_rows_min,
+)
 from plait.errors import ModelError
 from plait.models.coded import CodeKind
 from plait.types import DType, ModelSpec, WeightFormat
@@ -167,8 +174,9 @@ def _native(device: Device) -> tuple[Layout, ...]:
     plain = Layout("plain", lambda w, b: PlainLinear(w.to(device.dtype), b), ROWS_MIN)
     if not can_pack(device.kind, device.dtype):
         return (plain,)
-    # No measuring: only packed rows are independent of their neighbours.
-    return (Layout("onednn", lambda w, b: PackedLinear(w.to(device.dtype), b), ROWS_MIN),)
+    # No other layout: only packed rows are independent of their neighbours.
+    rows_min = packed_rows_min(device.dtype)
+    return (Layout("onednn", lambda w, b: PackedLinear(w.to(device.dtype), b), rows_min),)
 
 
 def _half(device: Device) -> tuple[Layout, ...]:

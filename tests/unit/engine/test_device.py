@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from node.engine.device import pick_device
-from node.engine.linear import PackedLinear, PlainLinear, can_pack, make_linear
+from node.engine.linear import (
+    ROWS_MIN,
+    PackedLinear,
+    PlainLinear,
+    can_pack,
+    make_linear,
+    packed_rows_min,
+)
 from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
 from plait.errors import ConfigError
 from plait.types import DType
@@ -43,6 +50,19 @@ def test_packed_and_plain_products_agree(rows: int, has_bias: bool) -> None:
     assert torch.equal(residual, kept)
     assert fastest.weight_bytes == plain.weight_bytes
     assert isinstance(fastest, PackedLinear) == can_pack("cpu", torch.float32)
+
+
+@pytest.mark.skipif(not can_pack("cpu", torch.float32), reason="this torch packs no weights")
+@pytest.mark.parametrize(("num_out", "width"), [(576, 1536), (960, 576), (50, 24)])
+def test_a_row_of_the_fewest_comes_out_as_among_many(num_out: int, width: int) -> None:
+    count = packed_rows_min(torch.float32)
+    assert 1 <= count <= ROWS_MIN
+    linear = PackedLinear(torch.randn(num_out, width))
+    rows, residual = torch.randn(40, width), torch.randn(40, num_out)
+    product, total = linear(rows), linear.plus(rows, residual)
+    for few in (count, count + 1, 7):
+        assert torch.equal(linear(rows[:few]), product[:few])
+        assert torch.equal(linear.plus(rows[:few], residual[:few]), total[:few])
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])

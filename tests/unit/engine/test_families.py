@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from node.engine.linear import ROWS_MIN
 from plait.types import DType
 from tests.unit.engine.kit import (
     KINDS,
@@ -54,5 +55,6 @@ def test_a_head_that_shares_the_embedding_gives_the_same_logits() -> None:
             shared.stage.logits(rows), apart.stage.logits(rows), atol=TOLERANCE, rtol=0
         )
     assert shared.stage.head_shares_embedding
+    assert shared.stage.rows_min >= ROWS_MIN, "plain products of fewer rows sum up otherwise"
     expected_bytes = model.spec.weight_bytes(model.spec.whole, DType.FLOAT32)
     assert shared.stage.weight_bytes == expected_bytes
