@@ -1,6 +1,7 @@
 """Chains by growth: no solver needed. Always available; the ILP starts from its chains."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from plait.types import LayerSpan, NodeId
@@ -43,12 +44,17 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
     nearest first from a few seeds."""
     orders = planner.orders
     among = set(free)
-    roomiest = [n for n in orders.roomiest if n in among]
-    quickest = [n for n in orders.quickest if n in among]
+    looked_at = max(len(target), SMALL_POOL + 1)
+
+    def in_order(of: Sequence[NodeId], num_max: int = looked_at) -> list[NodeId]:
+        """The first free ones."""
+        return list(islice((n for n in of if n in among), num_max))
+
+    roomiest, quickest = in_order(orders.roomiest), in_order(orders.quickest)
     num_seeds = SEEDS_MAX if len(roomiest) <= SMALL_POOL else 2
     ways = [roomiest, quickest]
     for seed in dict.fromkeys(roomiest[:num_seeds] + quickest[:num_seeds]):
-        ways.append([n for n in orders.nearest(seed) if n in among])
+        ways.append(in_order(orders.nearest(seed)))
     rooms = orders.rooms(target, planner.spec.num_layers)
     chains: dict[tuple[tuple[NodeId, LayerSpan], ...], Chain] = {}
     for order in ways:
@@ -57,7 +63,8 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
             chains[chain.stages] = chain
     if not chains:
         # Nodes with room for the embedding or the head may be neither roomy nor quick otherwise.
-        ends = sorted(roomiest, key=lambda n: (-_ends_room(rooms[n]), -rooms[n].plain, n))
+        every = in_order(orders.roomiest, len(among))
+        ends = sorted(every, key=lambda n: (-_ends_room(rooms[n]), -rooms[n].plain, n))
         chain = _grow_along(planner, ends, rooms, target)
         return [chain] if chain is not None else []
     return list(chains.values())

@@ -21,7 +21,13 @@ class Orders:
     """Of all nodes that can hold a layer of one model."""
 
     def __init__(self, cap: Cap, costs: Mapping[NodeId, StageCost], links: Links) -> None:
-        self._cap, self._links = cap, links
+        self._cap = cap
+        self._own_ms = {n: links.coordinator_rtt_ms(n) for n in costs}
+        self._measured: dict[NodeId, dict[NodeId, float]] = {}
+        for (a, b), rtt_ms in links.measured().items():
+            # As measured from a; what b measured counts where a measured nothing.
+            self._measured.setdefault(a, {})[b] = rtt_ms
+            self._measured.setdefault(b, {}).setdefault(a, rtt_ms)
         every = {n: cap(n, is_first=False, is_last=False) for n in sorted(costs)}
         self._plain = {n: layers for n, layers in every.items() if layers >= 1}
         self.roomiest = sorted(self._plain, key=lambda n: (-every[n], costs[n].layer_ms, n))
@@ -33,11 +39,15 @@ class Orders:
         """The seed, then whoever is near it, the roomiest first of those that are as near."""
         known = self._nearest.get(seed)
         if known is None:
-            rtt, plain = self._links.rtt_ms, self._plain
-            known = sorted(
-                plain, key=lambda n: (n != seed, round(rtt(seed, n) / NEAR_MS), -plain[n], n)
-            )
-            self._nearest[seed] = known
+            measured, own_ms = self._measured, self._own_ms
+            seed_ms, pairs = own_ms[seed], measured.get(seed, {})
+            ranked = [
+                (round(pairs.get(n, seed_ms + own_ms[n]) / NEAR_MS), -layers, n)
+                for n, layers in self._plain.items()
+                if n != seed
+            ]
+            ranked.sort()
+            known = self._nearest[seed] = [seed, *(n for _, _, n in ranked)]
         return known
 
     def rooms(self, target: LayerSpan, num_layers: int) -> Mapping[NodeId, Room]:
