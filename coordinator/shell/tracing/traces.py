@@ -1,10 +1,11 @@
 """Follows every request at the core's doors, and hands its trace on when it has ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
+from coordinator.core.view import NetworkView, NodeView
 from coordinator.ports import RequestActor, ViewSource
 from coordinator.shell.loop import EventLog
 from coordinator.shell.tracing.spans import Span, spans_of
@@ -44,6 +45,8 @@ class Traces:
         self._clock = clock
         self._since_ms = 0
         self._stories: dict[RequestId, tuple[Story, TraceParent | None]] = {}
+        self._view: NetworkView | None = None
+        self._nodes: Mapping[str, NodeView] = {}
 
     def heard(self, now_ms: int, event: ev.Event) -> None:
         """The core is told something."""
@@ -84,8 +87,14 @@ class Traces:
         self._stories[event.request_id] = (story, parent)
 
     def _send(self, story: Story, parent: TraceParent | None, now_ms: int) -> None:
-        nodes = {node.node_id: node for node in self._views.view().nodes}
-        self._sink.send(spans_of(story, nodes, now_ms), parent)
+        self._sink.send(spans_of(story, self._known_nodes(), now_ms), parent)
+
+    def _known_nodes(self) -> Mapping[str, NodeView]:
+        """By id; made once for a view, which lasts for many requests."""
+        view = self._views.view()
+        if view is not self._view:
+            self._view, self._nodes = view, {node.node_id: node for node in view.nodes}
+        return self._nodes
 
 
 class TracedEvents:
