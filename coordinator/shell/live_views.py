@@ -73,7 +73,9 @@ class LiveViews:
             )
         if (prompts := self._prompts) is not None:
             requests = tuple(
-                replace(each, cached_tokens=prompts.requests.get(each.request_id))
+                replace(
+                    each, cached_tokens=prompts.requests.get(each.request_id, each.cached_tokens)
+                )
                 for each in requests
             )
             models = tuple(_with_prompts(each, prompts) for each in models)
