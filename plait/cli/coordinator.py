@@ -129,10 +129,10 @@ def run(
 
     if log_level not in LEVELS:
         raise ConfigError(f"--log-level {log_level}: choose one of {', '.join(LEVELS)}")
-    log.configure(level=log_level, as_json=log_json)
     is_traced, otlp = tracing_of(otlp_endpoint, os.environ)
     if is_traced:
-        needs("otel")
+        needs("coordinator", "otel")
+    log.configure(level=log_level, as_json=log_json)
     config = CoordinatorConfig(
         models=tuple(model or ()),
         public=parse_listen(listen, flag="--listen", default_port=PUBLIC_PORT),

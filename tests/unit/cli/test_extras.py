@@ -6,10 +6,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from plait.cli.app import app
 from plait.cli.extras import EXTRAS, needs
 from plait.errors import ConfigError
 
+RUN = CliRunner()
 ROOT = Path(__file__).parents[3]
 MODULES = {
     "nvidia_ml_py": "pynvml",
@@ -45,6 +48,20 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # what it is a part of
     with pytest.raises(ConfigError, match=r"opentelemetry\.sdk, .* pip install '\.\[otel\]'"):
         needs("otel")
+
+
+def test_tracing_without_its_extra_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    words, url = ["coordinator", "--model", "no-such-model"], "http://127.0.0.1:4318"
+    by_flag = RUN.invoke(app, [*words, "--otlp-endpoint", url])
+    by_variable = RUN.invoke(app, words, env={"OTEL_EXPORTER_OTLP_ENDPOINT": url})
+    for refused in (by_flag, by_variable):
+        assert isinstance(refused.exception, ConfigError)
+        assert refused.exception.code == "not_installed"
+        assert "pip install '.[coordinator,otel]'" in refused.exception.message
 
 
 def test_nobody_is_sent_to_a_registry_for_plait() -> None:
