@@ -15,6 +15,7 @@ from tests.kit.chaos import kill
 from tests.kit.network import client_of
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
+from tests.kit.warm import WarmChildren
 
 pytestmark = pytest.mark.slow
 NODE = "volunteer"
@@ -30,7 +31,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     write_tiny_model(home / "tiny", context_tokens=CONTEXT)
     options = ("--no-mqtt", "--kv-tokens", str(CONTEXT))
     with local_network(
-        home=home, model=str(home / "tiny"), num_nodes=1, options=options
+        home=home, model=str(home / "tiny"), num_nodes=1, options=options, start=WarmChildren
     ) as network:
         yield network
 
