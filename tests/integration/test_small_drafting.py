@@ -74,17 +74,23 @@ async def test_new_text_comes_several_tokens_a_trip(
     await until_free(network)
 
 
-async def test_the_operator_sees_what_draft_models_do(network: SmallNetwork) -> None:
+async def draft_states(network: SmallNetwork) -> set[str]:
+    """What draft models do, as the operator sees it."""
     key = network.news.admin_key_path.read_text().strip()
     async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}) as http:
+        text = (await http.get(f"{network.news.http_url}/metrics")).text
+    return set(re.findall(r'plait_node_draft_model{.*state="(\w+)"} 1.0', text))
 
-        async def states() -> set[str]:
-            text = (await http.get(f"{network.news.http_url}/metrics")).text
-            return set(re.findall(r'plait_node_draft_model{.*state="(\w+)"} 1.0', text))
 
-        async with asyncio.timeout(30):  # a heartbeat
-            while await states() != {"guessing", "idle"}:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+async def until_state(network: SmallNetwork, expected: str) -> None:
+    async with asyncio.timeout(30):  # a heartbeat
+        while expected not in await draft_states(network):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_the_operator_sees_what_draft_models_do(network: SmallNetwork) -> None:
+    await until_state(network, "guessing")
+    await until_state(network, "idle")
 
 
 async def test_a_client_that_leaves_leaves_nothing_behind(network: SmallNetwork) -> None:
@@ -103,7 +109,7 @@ async def test_requests_that_press_for_room_with_guesses_draw_the_same_tokens(
 ) -> None:
     """Each asks for three quarters of a context's KV slots; who finds none waits or starts anew."""
     kv_tokens = min(node.engine.stats().kv_tokens_max or 512 for node in network.nodes.values())
-    each, new = 3 * min(kv_tokens, 512) // 4, 40
+    each, new = 3 * min(kv_tokens, 512) // 4, 16
     prompts = [[(at * 3 + number) % 250 for at in range(each - new)] for number in range(3)]
     options = {**DRAWN, "max_tokens": new}
     async with network.client() as client:
@@ -127,4 +133,16 @@ async def test_a_middle_node_killed_while_guesses_are_under_way_changes_no_token
                 is_killed = True
                 await network.nodes[stream.route[1].display_name].kill()
     assert is_killed and token_ids == list(plain.token_ids)
+    await until_free(network)
+
+
+async def test_a_draft_model_that_dies_costs_guesses_and_no_token(network: SmallNetwork) -> None:
+    options = {**DRAWN, "max_tokens": 16}
+    async with network.client() as client:
+        plain = await client.generate(PROMPT, **{**options, "draft_tokens": 0})
+        for node in network.nodes.values():
+            node.drafter_clock.is_broken = True
+        drafted = await client.generate(PROMPT, **options)
+    assert drafted.token_ids == plain.token_ids
+    await until_state(network, "lost")
     await until_free(network)

@@ -3,6 +3,7 @@ real engines, over real gRPC with mutual TLS, tickets and keys."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,18 @@ LOOPBACK = "127.0.0.1"
 SERVE_S = 120.0
 
 
+class BreakableClock:
+    """Nanoseconds, until it is broken: who asks then fails."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def __call__(self) -> int:
+        if self.is_broken:
+            raise RuntimeError("the clock is broken")
+        return time.perf_counter_ns()
+
+
 @dataclass(slots=True)
 class SmallNode:
     """A node and what others see of it: they dial `proxy`."""
@@ -44,6 +57,7 @@ class SmallNode:
     node: Node
     task: asyncio.Task[Exit]
     drafter: Drafter | None = None
+    drafter_clock: BreakableClock = field(default_factory=BreakableClock)
 
     async def kill(self) -> None:
         """All its streams end at once, and nobody is told."""
@@ -162,15 +176,15 @@ async def _small_node(
         credentials = await join(config)
         device = pick_device("cpu", DType.FLOAT32)
         engine = ThreadedEngineHost(device, open_weights, memory_bytes=cap_bytes, num_threads=1)
-        drafter: Drafter | None = None
+        drafter, drafter_clock = None, BreakableClock()
         if draft_model:
             folder = str(network.home / draft_model)
             model = load_draft_model(folder, device, open_weights, memory_bytes=None)
-            drafter = Drafter(model, num_threads=1)
+            drafter = Drafter(model, num_threads=1, now_ns=drafter_clock)
         node = Node(config, credentials, engine, SystemClock(), lambda _: None, drafter=drafter)
         task = asyncio.create_task(node.run(), name=name)
         try:
-            yield SmallNode(name, engine, proxy, node, task, drafter)
+            yield SmallNode(name, engine, proxy, node, task, drafter, drafter_clock)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
