@@ -1,6 +1,7 @@
 """Shared by all tests. In CI the property tests draw the same examples every time, so that a change
 is judged by what it changes; at a desk they search on."""
 
+import gc
 import os
 import signal
 
@@ -18,3 +19,9 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
