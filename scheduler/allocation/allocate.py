@@ -11,7 +11,13 @@ from scheduler.allocation.bound import rate_bound
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.chooser import IlpChooser
 from scheduler.allocation.classes import EXACT_NODES_MAX
-from scheduler.allocation.donors import donor_draft, gain_draft, is_better_by, is_clearly_better
+from scheduler.allocation.donors import (
+    donor_draft,
+    gain_draft,
+    is_better_by,
+    is_clearly_better,
+    lowers,
+)
 from scheduler.allocation.draft import ChainChooser, Draft, draft_plan, greedy_chooser
 from scheduler.allocation.moves import moved
 from scheduler.allocation.patterns import SolvePatterns
@@ -157,7 +163,9 @@ def _stable_draft(
         kept = None
     donor = donors.draft(held)
     few = kept
-    if kept is None or (donor is not None and is_clearly_better(donor, kept)):
+    if kept is None or (
+        donor is not None and is_clearly_better(donor, kept) and not lowers(donor, kept)
+    ):
         few = donor
     if problem.is_repair and few is not None:
         gained = gain_draft(problem, planners, held, few, choose) if few is kept else None

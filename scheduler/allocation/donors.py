@@ -84,9 +84,24 @@ def gain_draft(
         needed = (WHOLE_GAIN_MIN - 1.0) * Chain(stages, rate).score
         if draft.worth()[:2] < kept.worth()[:2] or draft.score < kept.score + needed:
             continue
-        if best is None or draft.score > best.score:
+        if (best is None or draft.score > best.score) and not lowers(draft, kept):
             best = draft
     return best
+
+
+def lowers(draft: Draft, kept: Draft) -> bool:
+    """Whether one model's tokens/s are less than before, those planned or those that the spans
+    carry once they are stitched again, as the next plan does it: a shorter wait is no gain then,
+    nor are chains that nobody finds again."""
+    if len(draft.planners) > 1 or draft.worth()[:2] != kept.worth()[:2]:
+        return False
+    return draft.rate < kept.rate or _standing_rate(draft) < _standing_rate(kept)
+
+
+def _standing_rate(draft: Draft) -> float:
+    (planner,) = draft.planners
+    spans = draft.spans[planner.spec.model_id]
+    return sum(rate.tokens_per_s for _, rate in stitch(planner, spans))
 
 
 def _stretched(
