@@ -57,7 +57,8 @@ class GatewayServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Streams a generation. Closing the call cancels it on every stage.
+        """Streams a generation. Closing the call cancels it on every stage. `traceparent` and `tracestate` in the metadata
+        (W3C Trace Context) put it into the caller's trace.
         UNAUTHENTICATED: no or a wrong key. NOT_FOUND: unknown model. INVALID_ARGUMENT: bad parameter, named.
         RESOURCE_EXHAUSTED: queue full. UNAVAILABLE: layers without a node, named. DEADLINE_EXCEEDED: no chain in time.
         """

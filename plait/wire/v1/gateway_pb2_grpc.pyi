@@ -34,7 +34,8 @@ class GatewayServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GatewayServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateEvent]
-    """Streams a generation. Closing the call cancels it on every stage.
+    """Streams a generation. Closing the call cancels it on every stage. `traceparent` and `tracestate` in the metadata
+    (W3C Trace Context) put it into the caller's trace.
     UNAUTHENTICATED: no or a wrong key. NOT_FOUND: unknown model. INVALID_ARGUMENT: bad parameter, named.
     RESOURCE_EXHAUSTED: queue full. UNAVAILABLE: layers without a node, named. DEADLINE_EXCEEDED: no chain in time.
     """
@@ -49,7 +50,8 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateEvent]  # type: ignore[assignment]
-    """Streams a generation. Closing the call cancels it on every stage.
+    """Streams a generation. Closing the call cancels it on every stage. `traceparent` and `tracestate` in the metadata
+    (W3C Trace Context) put it into the caller's trace.
     UNAUTHENTICATED: no or a wrong key. NOT_FOUND: unknown model. INVALID_ARGUMENT: bad parameter, named.
     RESOURCE_EXHAUSTED: queue full. UNAVAILABLE: layers without a node, named. DEADLINE_EXCEEDED: no chain in time.
     """
@@ -67,7 +69,8 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.GenerateEvent], _abc.AsyncIterator[_gateway_pb2.GenerateEvent]]:
-        """Streams a generation. Closing the call cancels it on every stage.
+        """Streams a generation. Closing the call cancels it on every stage. `traceparent` and `tracestate` in the metadata
+        (W3C Trace Context) put it into the caller's trace.
         UNAUTHENTICATED: no or a wrong key. NOT_FOUND: unknown model. INVALID_ARGUMENT: bad parameter, named.
         RESOURCE_EXHAUSTED: queue full. UNAVAILABLE: layers without a node, named. DEADLINE_EXCEEDED: no chain in time.
         """
