@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from coordinator.ports import PastRequest
+from coordinator.ports import KeptRequest, PastRequest
 from coordinator.shell.store import Store, open_store
 from plait.clock import ManualClock
 from plait.crypto.authority import CertificateAuthority
@@ -24,6 +24,7 @@ from plait.types import NodeId
 from tests.kit.stores import LATER_KEY_COLUMNS
 from tests.kit.tools import needs, without
 from tests.kit.wait import until_sync
+from tests.unit.dashboard.fakes import request_view
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 CA = CertificateAuthority.create(ManualClock())
@@ -122,6 +123,10 @@ async def test_two_coordinators_share_one_postgresql(
         )
         await first.history.record([record])
         assert await second.history.recent(5) == [record]
+        whole = KeptRequest(request=request_view(3, state="finished"), names={"n": "it's a box"})
+        await first.routes.record([whole])
+        assert await second.routes.find("req-0") == (await second.routes.recent(5))[0] == whole
+        assert await second.routes.find("%") is None
 
         await first.sessions.keep({NodeId("a"): (1, 2), NodeId("b"): (3,)})
         clock.advance(1)
