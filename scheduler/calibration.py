@@ -26,8 +26,10 @@ REST_MS: Final = 30_000
 """While nothing runs on a slow node, routes believe so often the square root of what was left."""
 TRIALS_MAX: Final = 4
 """Each trial that shows it as slow as ever doubles that time, up to so many times."""
+REST_CHANGE: Final = 0.01
 NOTABLE: Final = 4.0 / 3.0
-"""Routes are priced anew where a factor has changed by so much."""
+"""Routes are priced anew where a factor has changed by so much, or with any change in a rest: what
+is left at its end is little, and yet more than chains may differ by to take turns."""
 
 
 class Ratio:
@@ -74,8 +76,9 @@ class Ratio:
 class Calibration:
     """One node on one model. `planned` are the factors (decode, prefill) that plans were made
     with, `accepted` those of the last plan that could have moved the node, `departed_ms` since
-    when the observed ones are far from these. `routed` are those that routes were last told of.
-    Nobody goes to a node that was slow, so nobody sees it recover: `rest`."""
+    when the observed ones are far from these. `routed` are those that routes were last told of,
+    `usual` the least that it has shown. Nobody goes to a node that was slow, so nobody sees it
+    recover: `rest`."""
 
     decode: Ratio = field(default_factory=Ratio)
     prefill: Ratio = field(default_factory=Ratio)
@@ -83,6 +86,7 @@ class Calibration:
     accepted: tuple[float, float] = (1.0, 1.0)
     departed_ms: int | None = None
     routed: tuple[float, float] = (1.0, 1.0)
+    usual: tuple[float, float] = (1.0, 1.0)
     resting_since_ms: int | None = None
     num_rests: int = 0
     num_trials: int = 0
@@ -92,7 +96,12 @@ class Calibration:
         """Of the same device at other work: as slow as it was, until it shows otherwise."""
         decode, prefill = before.factors
         return cls(
-            Ratio(decode), Ratio(prefill), before.planned, before.accepted, routed=before.routed
+            Ratio(decode),
+            Ratio(prefill),
+            before.planned,
+            before.accepted,
+            routed=before.routed,
+            usual=before.usual,
         )
 
     @property
@@ -102,16 +111,26 @@ class Calibration:
 
     @property
     def route_factors(self) -> tuple[float, float]:
-        """The same for a request that finds the node idle: less of what is dear the longer nothing
-        has run there."""
-        decode, prefill = (f**0.5**self.num_rests if f > 1.0 else f for f in self.factors)
+        """The same for a request that finds the node idle: less of what is unusual the longer
+        nothing has run there."""
+        left = 0.5**self.num_rests
+        decode, prefill = (
+            usual * (now / usual) ** left if now > usual else now
+            for now, usual in zip(self.factors, self.usual, strict=True)
+        )
         return decode, prefill
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether it is notably slower than usual."""
+        pairs = zip(self.factors, self.usual, strict=True)
+        return any(now >= DEPARTURE * usual for now, usual in pairs)
 
     def rest(self, now_ms: int) -> None:
         """Nothing ran since the last report. The next observations count for more than old ones."""
         if self.resting_since_ms is None:
             self.resting_since_ms = now_ms
-        if max(self.factors) < DEPARTURE:
+        if not self.is_dear:
             return
         rest_ms = REST_MS << min(self.num_trials, TRIALS_MAX)
         num_rests = (now_ms - self.resting_since_ms) // rest_ms
@@ -124,14 +143,19 @@ class Calibration:
         """Something was learnt. What came to a node that had rested was a trial, which ends when
         enough is known."""
         self.resting_since_ms = None
+        kinds = zip((self.decode, self.prefill), self.usual, strict=True)
+        decode, prefill = (min(u, kind.factor) if kind.is_known else u for kind, u in kinds)
+        self.usual = decode, prefill
         if self.num_rests and (self.decode.is_known or self.prefill.is_known):
             self.num_rests = 0
-            self.num_trials = self.num_trials + 1 if max(self.factors) >= DEPARTURE else 0
+            self.num_trials = self.num_trials + 1 if self.is_dear else 0
+            self.routed = (0.0, 0.0)  # whatever it came to, routes are to know
 
     def tell_routes(self) -> bool:
         """Whether routes have to be priced anew."""
         pairs = tuple(zip(self.route_factors, self.routed, strict=True))
-        if all(now < NOTABLE * then and then < NOTABLE * now for now, then in pairs):
+        least = 1.0 + REST_CHANGE if self.num_rests else NOTABLE
+        if all(now < least * then and then < least * now for now, then in pairs):
             return False
         self.routed = self.route_factors
         return True

@@ -114,7 +114,7 @@ class Fleet:
         )
 
     def _given(self, profile: NodeProfile) -> Machine:
-        return Machine(self, profile, layers_max=0, kv_tokens=1_200)
+        return Machine(self, profile, layers_max=0, kv_tokens=1_200, is_as_measured=True)
 
     def _client(self, index: int, duration_ms: int) -> Client:
         rng = self.rng

@@ -9,6 +9,7 @@ from node.backoff import Backoff
 from node.core import effects as ef
 from node.core import events as ev
 from plait.types import NodeProfile
+from scheduler.cost import stage_cost
 from tests.sim.network import Stream
 from tests.sim.process import BEAT_MS, ControlFrame, Process, Welcome
 from tests.sim.walls import Wall
@@ -21,13 +22,22 @@ class Machine:
     """What stays of a node while its processes change: its name, its speed, its clock's error."""
 
     def __init__(
-        self, fleet: "Fleet", profile: NodeProfile, *, layers_max: int, kv_tokens: int
+        self,
+        fleet: "Fleet",
+        profile: NodeProfile,
+        *,
+        layers_max: int,
+        kv_tokens: int,
+        is_as_measured: bool = False,
     ) -> None:
+        """`is_as_measured`: its steps take what its profile says, and it tells of them."""
         self.fleet = fleet
         self.profile = profile
         self.node_id = profile.node_id
         self.layers_max = layers_max
         self.kv_tokens = kv_tokens
+        self.is_as_measured = is_as_measured
+        self._cost = stage_cost(profile, fleet.spec)
         self.wall = Wall(fleet.clock, fleet.draw_clock_offset_ms())
         self.slowness = 1.0
         self.process: Process | None = None
@@ -86,8 +96,10 @@ class Machine:
 
     # What its engine is like.
 
-    def step_ms(self) -> float:
-        """One step."""
+    def step_ms(self, num_layers: int) -> float:
+        """One step over so many layers."""
+        if self.is_as_measured:
+            return self.slowness * self._cost.decode_ms(num_layers, 1)
         return self.fleet.rng.uniform(1.0, 6.0) * self.slowness
 
     def load_ms(self) -> float:

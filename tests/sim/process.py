@@ -17,7 +17,7 @@ from node.ports import StageResult
 from node.transport import encode
 from node.transport.decode import FrameReader
 from plait.crypto.tickets import TicketVerifier
-from plait.types import HeldSpan, NodeId, NodeLoad, Reason
+from plait.types import HeldSpan, NodeId, NodeLoad, Reason, StepTotals
 from plait.wire.tickets import decode_payload
 from plait.wire.v1 import data_pb2
 from tests.sim.network import DIAL_MS, Host, Stream
@@ -363,6 +363,7 @@ class Process(Host):
                 sent_bytes_total=0,
                 frames_dropped_total=num_dropped,
                 queue_tokens=0,
+                steps=engine.steps if self.machine.is_as_measured else StepTotals(),
             )
             self._reported = cev.NodeReported(
                 node_id=self.machine.node_id, incarnation=self.incarnation, load=load

@@ -1,11 +1,11 @@
 """A stage's engine in virtual time: KV in slots, steps that take a while, sums of integers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from node.core import effects as ef
 from node.ports import StageResult
-from plait.types import LayerSpan, RequestId
+from plait.types import LayerSpan, RequestId, StepTotals
 from tests.sim import arithmetic
 from tests.sim.clockwork import Clockwork
 
@@ -31,7 +31,7 @@ class VirtualEngine:
         *,
         kv_tokens_max: int,
         row_bytes: int,
-        step_ms: Callable[[], float],
+        step_ms: Callable[[int], float],
     ) -> None:
         self._clock = clock
         self._sink = sink
@@ -44,6 +44,7 @@ class VirtualEngine:
         self._newest: dict[RequestId, int] = {}
         self.num_tokens = 0
         self.stage_ms = 0.0
+        self.steps = StepTotals()
 
     @property
     def kv_tokens_used(self) -> int:
@@ -87,12 +88,31 @@ class VirtualEngine:
 
     def _start(self) -> None:
         self._is_running = True
-        self.stage_ms = self._step_ms()
+        self.stage_ms = self._step_ms(self._num_layers())
         self._clock.after(self.stage_ms, self._finish)
 
+    def _num_layers(self) -> int:
+        """That the widest of the waiting rows' sequences runs."""
+        found = [self.sequences.get(rows.request_id) for rows in self._waiting]
+        return max((len(sequence.span) for sequence in found if sequence is not None), default=0)
+
+    def _count(self, batch: list[ef.SubmitRows], num_layers: int) -> None:
+        """Steps of decodes alone: what nodes are priced by."""
+        if num_layers and all(rows.num_tokens == 1 for rows in batch):
+            steps = self.steps
+            self.steps = replace(
+                steps,
+                decode_steps=steps.decode_steps + 1,
+                decode_ms=steps.decode_ms + self.stage_ms,
+                decode_rows=steps.decode_rows + len(batch),
+                decode_layers=steps.decode_layers + num_layers,
+            )
+
     def _finish(self) -> None:
+        num_layers = self._num_layers()
         batch, self._waiting = self._waiting, []
         self._is_running = False
+        self._count(batch, num_layers)
         results = [result for rows in batch if (result := self._run(rows)) is not None]
         if results:
             self._sink(results)

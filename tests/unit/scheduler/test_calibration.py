@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.types import LayerSpan, StepTotals
-from scheduler.calibration import WINDOW, Calibration, Ratio, calibrated, repriced
+from scheduler.calibration import REST_MS, WINDOW, Calibration, Ratio, calibrated, repriced
 from scheduler.cost import stage_cost
 from tests.unit.scheduler.pools import node, tiny_model
 
@@ -102,3 +102,27 @@ def test_after_a_rest_three_observations_decide_and_until_then_the_old_ones_do()
     assert (ratio.factor, ratio.error_percent) == (4.0, -75.0)
     assert ratio.add(1.0, 1.0)
     assert (ratio.factor, ratio.error_percent) == (1.0, 0.0)
+
+
+def test_routes_hear_of_every_rest_and_of_how_a_trial_ended() -> None:
+    """The node is usually quicker than predicted: that is where its price goes back to."""
+    calibration = Calibration()
+    seen = (0.8, 4.0)
+    for factor in seen:
+        for _ in range(WINDOW):
+            calibration.decode.add(1.0, factor)
+        calibration.work()
+    assert calibration.tell_routes() and not calibration.tell_routes()
+    calibration.rest(0)
+    assert not calibration.tell_routes()
+    told = []
+    for num_rests in range(1, 5):
+        calibration.rest(num_rests * REST_MS)
+        assert calibration.tell_routes() and not calibration.tell_routes()
+        told.append(calibration.route_factors[0])
+    assert told == pytest.approx([0.8 * 5 ** (0.5**n) for n in range(1, 5)])
+    for _ in range(3):
+        calibration.decode.add(1.0, 0.8)
+    calibration.work()
+    assert calibration.tell_routes()
+    assert calibration.route_factors == (0.8, 1.0)
