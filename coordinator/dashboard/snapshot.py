@@ -77,8 +77,10 @@ class SharedSnapshot:
 
     def recall(self, ended: Sequence[KeptRequest]) -> None:
         """Take in what ended before this process began, the newest first."""
-        for kept in ended:
-            self._names = {**kept.names, **self._names}
+        names: dict[str, str] = {}
+        for kept in reversed(ended):
+            names.update(kept.names)
+        self._names = names | self._names
         self.shelf.note(kept.request for kept in reversed(ended))
 
     def current(self) -> Snapshot:

@@ -1,6 +1,7 @@
 """The last requests that ended, whole: where they ran and why there. What `RequestHistory` keeps of
 ten times as many is counts. Never a prompt or an answer."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,7 +55,8 @@ class RequestRoutes:
         query = select(finished_routes).order_by(finished_routes.c.sequence.desc()).limit(limit)
         async with transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
-        return [kept for row in rows if (kept := _kept(row)) is not None]
+        # A thousand of them may be a second's work.
+        return await asyncio.to_thread(_all_kept, rows)
 
     async def find(self, beginning: str) -> KeptRequest | None:
         """The last that ended with that id, or the only one whose id begins so."""
@@ -84,6 +86,10 @@ def _row(kept: KeptRequest) -> dict[str, str]:
         "request": text,
         "names": json.dumps(dict(kept.names), ensure_ascii=False),
     }
+
+
+def _all_kept(rows: Sequence[Row[tuple[object, ...]]]) -> list[KeptRequest]:
+    return [kept for row in rows if (kept := _kept(row)) is not None]
 
 
 def _kept(row: Row[tuple[object, ...]]) -> KeptRequest | None:
