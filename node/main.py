@@ -196,6 +196,7 @@ class Node:
             clock=self._time,
             decode=decode_payload,
         )
+        self._time.on_earlier = tickets.accept_earlier
         return FrameReader(
             tickets=tickets,
             clock=self._time,

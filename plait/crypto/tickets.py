@@ -50,7 +50,8 @@ class TicketSigner:
 class TicketVerifier:
     """A node's half. Remembers what it accepted until it expires; bounded by REMEMBERED_MAX.
 
-    Mutated by `verify` only. `decode` raises TicketError for a payload it cannot read.
+    Mutated by `verify` and `accept_earlier`. `decode` raises TicketError for a payload that it
+    cannot read.
     """
 
     def __init__(
@@ -116,6 +117,11 @@ class TicketVerifier:
         )
         self._remember(content, stage_index, now_ms)
         return content
+
+    def accept_earlier(self) -> None:
+        """The coordinator's own clock was ahead, and is right now: what was forgotten meanwhile
+        says nothing of tickets that are issued from here on."""
+        self._forgotten_expiry_ms = 0
 
     def _authentic(self, ticket: SignedBytes) -> RouteTicket:
         payload, signature = ticket.payload, ticket.signature

@@ -283,3 +283,16 @@ def test_a_clock_set_back_does_not_revive_a_forgotten_ticket(scene: Scene) -> No
     scene.clock.advance(-LIFE_MS)
     assert scene.refusal(old) == "ticket_expired"
     scene.verify(scene.signed(ticket_id="new", issued_unix_ms=scene.clock.unix_ms()))
+
+
+def test_a_coordinator_whose_clock_was_ahead_and_is_right_again_is_believed(scene: Scene) -> None:
+    scene.clock.advance(LIFE_MS * 6)
+    scene.verify(scene.signed(issued_unix_ms=scene.clock.unix_ms()))
+    scene.clock.advance(LIFE_MS * 2)
+    scene.verify(scene.signed(ticket_id="later", issued_unix_ms=scene.clock.unix_ms()))
+    scene.clock.advance(-LIFE_MS * 7)
+    now = scene.signed(ticket_id="now", issued_unix_ms=scene.clock.unix_ms())
+    assert scene.refusal(now) == "ticket_expired"
+    scene.verifier.accept_earlier()
+    scene.verify(now)
+    assert scene.refusal(now) == "ticket_replayed"

@@ -74,3 +74,16 @@ def test_a_word_that_took_too_long_or_was_never_said_counts_for_nothing() -> Non
     two.attach()
     two.attach(trip_ms=TRIP_MS_MAX + 1)
     assert two.error_ms == 0, "what was known before stays"
+
+
+def test_a_coordinator_that_was_ahead_and_is_right_again_says_so_by_its_time() -> None:
+    two, called = Two(0), list[int]()
+    two.time.on_earlier = lambda: called.append(two.time.unix_ms())
+    two.coordinator.set(HOUR_MS)
+    two.attach()
+    two.pass_by(MINUTE_MS)
+    two.attach(trip_ms=100)
+    assert not called
+    two.coordinator.set(-HOUR_MS)
+    two.attach()
+    assert called == [two.coordinator.unix_ms()]
