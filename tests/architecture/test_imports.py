@@ -29,6 +29,7 @@ def test_a_node_runs_without_the_scheduler_and_the_coordinator() -> None:
     assert loaded & {"scheduler", "coordinator", "pulp", "fastapi"} == set()
 
 
+@pytest.mark.slow
 def test_a_coordinator_runs_without_torch() -> None:
     loaded = loaded_by("import coordinator.main")
     assert loaded & {"torch", "node"} == set()

@@ -29,6 +29,8 @@ from plait.types import LayerSpan, ModelSource
 from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import TinyModel, tiny_model, values_of, write_folder, write_gguf
 
+pytestmark = pytest.mark.slow
+
 SOURCE = resolve("org/tiny")
 
 

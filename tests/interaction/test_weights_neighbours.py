@@ -117,6 +117,7 @@ async def test_a_fetch_goes_on_after_its_neighbour_died(
         assert 0 < again <= model_bytes(hub) - CHUNK_BYTES, "what had come did not come again"
 
 
+@pytest.mark.slow
 async def test_without_a_hub_neighbours_are_enough(
     hub: HubServer, model: TinyModel, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ async def test_what_no_node_holds_is_waited_for_and_said(
         await lonely.load(rig.source, model, LayerSpan(2, 6))
 
 
+@pytest.mark.slow
 async def test_who_serves_nothing_is_no_holder(
     hub: HubServer, model: TinyModel, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ async def test_who_serves_nothing_is_no_holder(
         assert selfish.counts.served_bytes == 0 and not selfish.counts.refused
 
 
+@pytest.mark.slow
 async def test_what_nodes_say_anew_counts_after_the_coordinator_forgot(
     hub: HubServer, model: TinyModel, tmp_path: Path
 ) -> None:

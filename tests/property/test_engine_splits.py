@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import combinations, pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,7 @@ def test_every_split_gives_the_same_logits(
     torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 def test_all_splits_of_all_families() -> None:
     """Not left to chance: each split of each family once."""
     for kind in KINDS:
@@ -108,6 +110,7 @@ def _deep_splits(draw: st.DrawFn) -> tuple[LayerSpan, ...]:
     return tuple(LayerSpan(a, b) for a, b in pairwise((0, *cuts, num_layers)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
@@ -125,6 +128,7 @@ def test_deeper_models_split_as_well(
     torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 def test_one_node_and_a_node_a_layer_in_every_family() -> None:
     """Not left to chance: both ends of the range, with most layers."""
     deepest = max(DEEP_LAYERS)

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def best_flow(of: Cluster) -> float:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([None, None, 3, 2]))
 def test_no_placement_carries_more_than_the_bound(seed: int, stages_max: int | None) -> None:

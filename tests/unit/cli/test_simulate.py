@@ -51,6 +51,7 @@ def figures(file: Path, *options: str) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.slow
 def test_both_strategies_serve_and_a_seed_is_a_seed(file: Path) -> None:
     ours = figures(file, "--churn", "6", "--seed", "3")
     assert ours["num_finished"] and ours == figures(file, "--churn", "6", "--seed", "3")

@@ -13,6 +13,8 @@ PROGRAM = """
 import psutil, torch
 from node.engine.linear import make_linear
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 shapes = [(64, 64), (32, 64), (96, 64), (64, 96), (128, 64)]
 linears = [make_linear(torch.zeros(shape)) for shape in shapes]

@@ -28,6 +28,7 @@ def test_a_layer_of_every_kind_is_measured(kind: str) -> None:
     assert timing.decode_layer_ms > 0 and timing.prefill_layer_ms_per_token > 0
 
 
+@pytest.mark.slow
 def test_a_layer_of_many_experts_is_measured_by_those_that_a_token_meets() -> None:
     many = replace(
         tiny_model("mixtral").spec,
@@ -40,6 +41,7 @@ def test_a_layer_of_many_experts_is_measured_by_those_that_a_token_meets() -> No
     assert measure_layer(CPU, many).decode_layer_ms > 0
 
 
+@pytest.mark.slow
 def test_a_layer_too_large_to_build_is_measured_as_a_narrow_one() -> None:
     huge = replace(
         tiny_model("llama").spec,

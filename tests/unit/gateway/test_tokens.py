@@ -266,6 +266,7 @@ async def test_only_so_many_long_texts_wait_for_a_thread() -> None:
         registry.close()
 
 
+@pytest.mark.slow
 def test_the_gateway_needs_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, coordinator.gateway.gateway, coordinator.gateway.gguf_tokenizer;"
