@@ -71,14 +71,13 @@ class ChainPlanner:
         self.demand_share = parts.get(spec.model_id, 1.0)
         self.chains_min = max(1, dict(problem.replicas_min).get(spec.model_id, 1))
         self.standing_score, self.num_standing = 0.0, 0
-        self.held: dict[NodeId, LayerSpan] = {
-            p.node_id: p.span
+        self.cuts = frozenset(
+            cut
             for p in problem.held
             if p.model_id == spec.model_id and p.span.end <= spec.num_layers
-        }
-        """What nodes hold now, whether a plan keeps it or not."""
-        self.cuts = frozenset(cut for s in self.held.values() for cut in (s.start, s.end))
-        """Boundaries of what is held."""
+            for cut in (p.span.start, p.span.end)
+        )
+        """Boundaries of what is held, whether a plan keeps it or not."""
         self.losses: dict[NodeId, float] = {n: loss(s) for n, s in problem.mean_session_s}
 
     @cached_property

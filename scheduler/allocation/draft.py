@@ -8,8 +8,8 @@ from plait.types import LayerSpan, ModelId, NodeId, missing_spans
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.demand import fair_score
 from scheduler.allocation.greedy import first_chain, greedy_chains, grow
-from scheduler.allocation.hold import hold_on
 from scheduler.allocation.problem import Placement
+from scheduler.allocation.relief import relieved
 from scheduler.allocation.shortage import shortage_error
 from scheduler.allocation.spare import replicate
 from scheduler.allocation.stitch import stitch
@@ -193,31 +193,19 @@ def _spread_spares(draft: Draft) -> None:
 def _rate(draft: Draft) -> None:
     """Tokens/s and score: the chosen chains, and those that the other nodes complete."""
     in_chain = {n for chain in draft.chains for n in chain.node_ids}
-    scores, rated = dict[ModelId, float](), list[Chain]()
+    scores: dict[ModelId, float] = {}
     for planner in draft.planners:
         spans = draft.spans[planner.spec.model_id]
         own = [chain for chain in draft.chains if chain.node_ids[0] in spans]
         others = {n: span for n, span in spans.items() if n not in in_chain}
         more = [Chain(stages, rate) for stages, rate in stitch(planner, others)]
+        unused = sorted(others.keys() - {n for chain in more for n in chain.node_ids})
+        for index, chain in enumerate(more if unused else ()):
+            more[index] = relieved(planner, chain, others, unused)
+            unused = [n for n in unused if n not in more[index].node_ids]
         draft.num_called_for += min(planner.chains_min, len(own) + len(more))
-        chains = [_hold_on(draft, planner, chain) for chain in own + more]
-        scores[planner.spec.model_id] = sum(chain.score for chain in chains)
-        rated += chains
-    draft.chains = rated
+        draft.chains += more
+        scores[planner.spec.model_id] = sum(chain.score for chain in own + more)
     draft.rate = sum(chain.rate.tokens_per_s for chain in draft.chains)
     parts = {p.spec.model_id: p.demand_share for p in draft.planners}
     draft.score = fair_score(scores, parts)
-
-
-def _hold_on(draft: Draft, planner: ChainPlanner, chain: Chain) -> Chain:
-    """The chain once spares that became its stages keep what they hold."""
-    spans = draft.spans[planner.spec.model_id]
-    held, wide = hold_on(planner, spans, chain)
-    runs = dict(chain.stages)
-    for node_id, span in wide.items():
-        spans[node_id] = span
-        draft.reasons[node_id] = (
-            f"runs layers {runs[node_id]} in a chain of {planner.spec.model_id} and keeps what "
-            "else it holds: it stands in when a node leaves"
-        )
-    return held

@@ -1,4 +1,4 @@
-"""Spares that become stages keep what else they hold, where they have room for both."""
+"""What is left of a chain takes a spare in, which keeps what else it holds where it has room."""
 
 from dataclasses import replace
 
@@ -17,7 +17,12 @@ WHOLE = LayerSpan(0, 30)
 
 
 def after_a_loss(
-    lost: str, *, held: dict[str, tuple[int, int]], spare_mib: float = 2_000
+    lost: str,
+    *,
+    held: dict[str, tuple[int, int]],
+    spare_mib: float = 2_000,
+    layer_ms: float = 2.0,
+    is_busy: bool = False,
 ) -> Allocation:
     """The repair when `lost` has gone; `small` nodes have room for a stage with much KV, the spare
     `large` for so much memory."""
@@ -27,8 +32,9 @@ def after_a_loss(
         if name != lost
     )
     small = [node(p.node_id, memory_mib=480) for p in placements if p.node_id != "large"]
-    large = node("large", memory_mib=spare_mib, layer_ms=2.0)
-    question = replace(problem(*small, large, held=placements), is_repair=True)
+    large = node("large", memory_mib=spare_mib, layer_ms=layer_ms)
+    fixed = ("large",) if is_busy else ()
+    question = replace(problem(*small, large, held=placements, fixed=fixed), is_repair=True)
     plan = allocate_greedy(question)
     assert violations(question, plan) == []
     (rate,) = model_rates(question, plan).values()
@@ -46,18 +52,23 @@ def test_a_spare_joins_the_torn_chain_and_lets_go_of_nothing() -> None:
     assert plan.pipelines == (("large", "b", "c"),)
     assert span_of_the_spare(plan) == WHOLE
     assert (plan.moved_nodes, plan.moved_bytes) == (0, 0)
-    (why,) = (p.reason for p in plan.placements if p.node_id == "large")
-    assert why.startswith("runs layers 0-8 in a chain of tiny and keeps what else it holds")
+
+
+@pytest.mark.parametrize(
+    ("lost", "chain"),
+    [("a", ("large", "b", "c")), ("b", ("a", "large", "c")), ("c", ("a", "b", "large"))],
+)
+def test_what_is_left_of_a_chain_relieves_a_spare_that_is_busy(
+    lost: str, chain: tuple[str, ...]
+) -> None:
+    """As quick as they are, it would run the whole model alone for a single request."""
+    plan = after_a_loss(lost, held={**CHAIN, "large": (0, 30)}, layer_ms=1.0, is_busy=True)
+    assert plan.pipelines == (chain,)
+    assert (plan.moved_nodes, plan.moved_bytes) == (0, 0)
 
 
 def test_a_spare_lets_go_where_both_would_leave_its_chain_too_little_kv() -> None:
     plan = after_a_loss("a", held={**CHAIN, "large": (0, 30)}, spare_mib=560)
-    assert span_of_the_spare(plan) == LayerSpan(0, 9)
-
-
-def test_a_spare_lets_go_of_what_two_others_hold() -> None:
-    others = {"b2": (9, 21), "c2": (21, 30)}
-    plan = after_a_loss("a", held={**CHAIN, **others, "large": (0, 30)})
     assert span_of_the_spare(plan) == LayerSpan(0, 9)
 
 
