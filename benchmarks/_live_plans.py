@@ -3,7 +3,7 @@ regions."""
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from plait.types import (
@@ -21,6 +21,7 @@ from scheduler.cost import Links, stage_cost
 from scheduler.selection import Candidate, Query, select_route
 
 SIZES: Final = (3, 8, 16, 64, 256)
+UNSOLVED_SIZES: Final = (64, 1_000)
 GIB: Final = 1 << 30
 MODEL: Final = ModelSpec(
     model_id=ModelId("32-layers"),
@@ -50,6 +51,18 @@ class Row:
     over_greedy: float
     of_bound: float
     route_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnsolvedRow:
+    """One size of pool without a solver, which the coordinator's loop waits for: CPU seconds of a
+    plan, and of its repair after a stage of one chain is gone."""
+
+    num_nodes: int
+    plan_s: float
+    repair_s: float
+    tokens_per_s: float
+    repaired_per_s: float
 
 
 def profile(index: int) -> NodeProfile:
@@ -110,6 +123,27 @@ def measure(num_nodes: int) -> Row:
         plan.objective_tokens_per_s / greedy.objective_tokens_per_s,
         plan.objective_tokens_per_s / plan.bound_tokens_per_s,
         route_us(nodes, spans, Links(nodes, pairs)),
+    )
+
+
+def measure_unsolved(num_nodes: int) -> UnsolvedRow:
+    """Nothing of links is measured: all hops are by way of the coordinator."""
+    nodes = tuple(profile(i) for i in range(num_nodes))
+    problem = AllocationProblem(
+        models=(MODEL,), nodes=nodes, kv_tokens_min=2_048, wire_dtype=DType.BFLOAT16
+    )
+    started = time.process_time()
+    plan = allocate_greedy(problem)
+    planned = time.process_time()
+    lost = plan.pipelines[0][0]
+    left = tuple(node for node in nodes if node.node_id != lost)
+    repaired = allocate_greedy(replace(problem, nodes=left, held=plan.placements, is_repair=True))
+    return UnsolvedRow(
+        num_nodes,
+        planned - started,
+        time.process_time() - planned,
+        plan.objective_tokens_per_s,
+        repaired.objective_tokens_per_s,
     )
 
 

@@ -29,6 +29,7 @@ def bars_of(parts: Mapping[str, Rows]) -> list[Bar]:
         *_clusters(parts.get("clusters", ())),
         *_pools(parts.get("pools", ())),
         *_large(parts.get("large pools", ())),
+        *_unsolved(parts.get("live networks without a solver", ())),
     ]
 
 
@@ -72,6 +73,20 @@ def _large(rows: Rows) -> list[Bar]:
         most_mb = max(_of(row, "MB") for row in rows)
         bars.append(Bar(name="memory", measured=most_mb, most=MEMORY_MB, unit="MB"))
     return bars
+
+
+def _unsolved(rows: Rows) -> list[Bar]:
+    """Plans and repairs that nobody's solver makes."""
+    return [
+        Bar(
+            name=f"{row['nodes']} live nodes without a solver: {what}",
+            measured=_of(row, what),
+            most=POOL_S[int(_of(row, "nodes"))],
+            unit="s",
+        )
+        for row in rows
+        for what in ("plan cpu s", "repair cpu s")
+    ]
 
 
 def _gap(row: Mapping[str, object]) -> list[Bar]:

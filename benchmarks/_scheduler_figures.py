@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._bars import add_options, judge, write_figures
-from benchmarks._live_plans import SIZES, measure
+from benchmarks._live_plans import SIZES, UNSOLVED_SIZES, measure, measure_unsolved
 from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
 from benchmarks._repair_figures import NODES, SEEDS, repairs, spread
 from benchmarks._scheduler_bars import bars_of
@@ -168,6 +168,20 @@ def live() -> Figures:
     ]
 
 
+def unsolved() -> Figures:
+    """Live networks whose solver is missing or fails."""
+    return [
+        {
+            "nodes": row.num_nodes,
+            "plan cpu s": round(row.plan_s, 2),
+            "repair cpu s": round(row.repair_s, 2),
+            "tokens/s": round(row.tokens_per_s, 1),
+            "repaired": round(row.repaired_per_s, 1),
+        }
+        for row in map(measure_unsolved, UNSOLVED_SIZES)
+    ]
+
+
 def show(console: Console, title: str, rows: Figures) -> None:
     """One table."""
     if not rows:
@@ -199,6 +213,7 @@ def main() -> None:
     parts["repairs of other pools"] = spread([draw_pool(NODES, seed) for seed in SEEDS])
     parts["large pools"] = large()
     parts["live networks"] = live()
+    parts["live networks without a solver"] = unsolved()
     for title, rows in parts.items():
         show(console, title, rows)
     bars = bars_of(parts)
