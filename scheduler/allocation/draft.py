@@ -202,7 +202,9 @@ def _rate(draft: Draft) -> None:
         unused = sorted(others.keys() - {n for chain in more for n in chain.node_ids})
         for index, chain in enumerate(more if unused else ()):
             more[index] = relieved(planner, chain, others, unused)
-            unused = [n for n in unused if n not in more[index].node_ids]
+            if more[index] is not chain:
+                taken = set(more[index].node_ids)
+                unused = [n for n in unused if n not in taken]
         draft.num_called_for += min(planner.chains_min, len(own) + len(more))
         draft.chains += more
         scores[planner.spec.model_id] = sum(chain.score for chain in own + more)

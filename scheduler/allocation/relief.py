@@ -20,8 +20,9 @@ def relieved(
         node_id = chain.stages[index][0]
         # What was gained at one end of the stage stays while the other is looked at.
         for is_behind in (True, False):
-            at = best.node_ids.index(node_id)
-            free = [n for n in unused if n not in best.node_ids]
+            node_ids = best.node_ids
+            at = node_ids.index(node_id)
+            free = [n for n in unused if n not in node_ids] if best is not chain else unused
             for stages in _shared(best.stages, at, held, free, is_behind=is_behind):
                 parts = handed_over([held[n] for n, _ in stages], planner.spec.num_layers)
                 if parts != [span for _, span in stages]:
