@@ -23,6 +23,9 @@ WHOLE_ANSWER: Final = "the whole answer, which `timeout_s` bounds,"
 STOPPING: Final = "coordinator_stopping"
 _LOST_WORDS: Final = ("RST_STREAM", "Stream removed", "Socket closed", "GOAWAY")
 
+_OWN_END: Final = ("Channel closed!", "Locally cancelled by application!")
+"""How gRPC calls what this side has ended itself."""
+
 
 @dataclass(slots=True)
 class Reach:
@@ -97,5 +100,7 @@ def is_lost(error: grpc.RpcError) -> bool:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return True
     details = error.details() or ""
+    if error.code() is grpc.StatusCode.CANCELLED:  # a stop that had no time to say so
+        return not any(words in details for words in _OWN_END)
     is_odd = error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
     return is_odd and any(word in details for word in _LOST_WORDS)

@@ -64,6 +64,13 @@ def test_what_the_network_says_is_final_but_for_its_own_stop() -> None:
     assert rig.wait_s(failed(grpc.StatusCode.INTERNAL, details="Received RST_STREAM")) is not None
 
 
+def test_what_the_other_side_cancels_without_a_word_is_lost_and_our_own_end_is_final() -> None:
+    rig, cancelled = Rig(), grpc.StatusCode.CANCELLED
+    assert rig.wait_s(failed(cancelled, details="CANCELLED")) is not None
+    assert rig.wait_s(failed(cancelled, "cancelled", details="CANCELLED")) is None
+    assert rig.wait_s(failed(cancelled, details="Stream removed (Channel closed!)")) is None
+
+
 def test_a_network_never_reached_is_not_waited_for() -> None:
     rig = Rig(is_proven=False)
     assert rig.wait_s() is None
