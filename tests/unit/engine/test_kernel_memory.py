@@ -13,8 +13,6 @@ PROGRAM = """
 import psutil, torch
 from node.engine.linear import make_linear
 
-pytestmark = pytest.mark.slow
-
 torch.set_num_threads(1)
 shapes = [(64, 64), (32, 64), (96, 64), (64, 96), (128, 64)]
 linears = [make_linear(torch.zeros(shape)) for shape in shapes]
@@ -27,6 +25,7 @@ print((used().rss - before) >> 20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_pack("cpu", torch.float32), reason="this torch packs no weights")
 def test_memory_stays_bounded_over_steps_of_many_sizes() -> None:
     done = subprocess.run(
