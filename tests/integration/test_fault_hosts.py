@@ -208,8 +208,8 @@ def test_a_client_that_vanishes_without_a_word_frees_its_kv(far: Far, tmp_path: 
     with subprocess.Popen([*host.prefix, *command], stdout=subprocess.PIPE, text=True) as client:
         try:
             assert client.stdout is not None and client.stdout.readline() == "streaming\n"
+            until_sync(lambda: not is_idle(far.network), what="KV that is held for it")
             host.vanish()
-            assert not is_idle(far.network)
             until_sync(lambda: is_idle(far.network), timeout_s=FREED_S, what="its KV given back")
         finally:
             client.kill()

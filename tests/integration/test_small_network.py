@@ -73,9 +73,11 @@ async def _bytes_per_step(network: SmallNetwork, prompt_tokens: int) -> list[flo
             began = began or _carried_forward(network, stream.route)
         ended = _carried_forward(network, stream.route)
     assert num_tokens == NUM_STEPS + 1
-    # Measurements of the way dial connections of their own: the stream is the one that grew most.
+    # Measurements of the way dial connections of their own, and may carry more in that time: the
+    # stream is the one that grew least of those that carried all rows.
+    rows_bytes = NUM_STEPS * network.wire_dtype.row_bytes(ROW_VALUES)
     grown = [
-        max(last[way] - num_bytes for way, num_bytes in first.items())
+        min(g for way, num_bytes in first.items() if (g := last[way] - num_bytes) >= rows_bytes)
         for first, last in zip(began, ended, strict=True)
     ]
     return [num_bytes / NUM_STEPS for num_bytes in grown]
