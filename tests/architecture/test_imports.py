@@ -24,6 +24,7 @@ def test_the_cores_and_the_scheduler_are_pure() -> None:
     assert loaded & {"grpc", "torch", "numpy", "structlog", "sqlalchemy"} == set()
 
 
+@pytest.mark.slow
 def test_a_node_runs_without_the_scheduler_and_the_coordinator() -> None:
     loaded = loaded_by("import node.main")
     assert loaded & {"scheduler", "coordinator", "pulp", "fastapi"} == set()

@@ -235,6 +235,7 @@ async def test_a_client_that_leaves_cancels_at_once(is_stream: bool) -> None:
         await network.wait_for(lambda: rig.gateway.relay.num_generations == 0)
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_dropped() -> None:
     network = ScriptedNetwork(lambda start: [97] * start.open.max_new_tokens)
     door = DoorLimits(stall_s=0.3)

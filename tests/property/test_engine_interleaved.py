@@ -238,6 +238,7 @@ _actions = st.lists(
 _guesses = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4).map(tuple)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

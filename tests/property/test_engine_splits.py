@@ -140,6 +140,7 @@ def test_one_node_and_a_node_a_layer_in_every_family() -> None:
             torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(["llama", "qwen3", "mistral", "gemma2", "mixtral", "gpt_oss"]),

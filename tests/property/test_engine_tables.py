@@ -36,6 +36,7 @@ def _runner(kind: str, gather_decodes: bool) -> Runner:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

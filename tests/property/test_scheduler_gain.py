@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def carried(pool: AllocationProblem, plan: Allocation) -> float:
     return sum(rate.tokens_per_s for _, rate in stitch(ChainPlanner(pool, SPEC), spans))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
 @example(0)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.kit.wait import until_sync
 
@@ -23,6 +24,7 @@ with Children(folder / "logs") as children:
 """
 
 
+@pytest.mark.slow
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -65,6 +65,7 @@ def test_a_pool_is_shared_greedily_where_the_solver(how: str) -> None:
     assert any(SAID[how] in warning for warning in said)
 
 
+@pytest.mark.slow
 def test_a_simulation_goes_on_with_greedy_chains_where_the_solver_hangs() -> None:
     simulated = nominal_pool(read_nominal(pool(12), "pool", None).ground)
     solver = bad("hangs")

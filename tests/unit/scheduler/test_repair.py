@@ -117,6 +117,7 @@ def test_a_slow_node_gives_layers_away() -> None:
     assert repaired.plan.rate_per_s > 1.1 * still.plan.rate_per_s
 
 
+@pytest.mark.slow
 def test_a_least_number_of_replicas_outweighs_their_rate() -> None:
     ground = ground_of(6, 8)
     standing = stand(ground)

@@ -104,6 +104,7 @@ async def test_a_crash_of_the_solver_leaves_a_greedy_plan_that_says_so() -> None
     assert "ended with 7" in event.allocation.warnings[0]
 
 
+@pytest.mark.slow
 async def test_a_hanging_solver_is_killed_in_time() -> None:
     async with solver(HANGS, grace_s=0.2) as (made, inbox, ask):
         made.perform_solve(ask(1))
