@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from sqlalchemy import Row, delete, func, insert, select
+from sqlalchemy import Row, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.ports import PastRequest
+from coordinator.shell.store_pruning import Pruning, beyond_newest
 from coordinator.shell.store_session import transaction
 from coordinator.shell.store_tables import finished_requests
 
@@ -22,26 +23,17 @@ class RequestHistory:
         self, engine: AsyncEngine, *, rows_max: int = ROWS_MAX, pruned_every: int = PRUNED_EVERY
     ) -> None:
         self.engine = engine
-        self._rows_max = rows_max
-        self._pruned_every = pruned_every
-        self._num_since_pruning = pruned_every  # the first write prunes what a past run left
+        self._pruning = Pruning(beyond_newest(finished_requests, rows_max), every=pruned_every)
 
     async def record(self, requests: Sequence[PastRequest]) -> None:
         """Add requests, in one transaction."""
         if not requests:
             return
-        self._num_since_pruning += len(requests)
         async with transaction(self.engine) as connection:
             await connection.execute(
                 insert(finished_requests), [asdict(request) for request in requests]
             )
-            if self._num_since_pruning >= self._pruned_every:
-                sequence = finished_requests.c.sequence
-                newest = select(func.max(sequence)).scalar_subquery()
-                await connection.execute(
-                    delete(finished_requests).where(sequence <= newest - self._rows_max)
-                )
-                self._num_since_pruning = 0
+            await self._pruning.after(connection, len(requests))
 
     async def recent(self, limit: int, *, key_id: str | None = None) -> Sequence[PastRequest]:
         """The newest requests, of one key or of all, newest first."""

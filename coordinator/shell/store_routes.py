@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from sqlalchemy import Row, delete, func, insert, select
+from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.ports import KeptRequest
+from coordinator.shell.store_pruning import Pruning, beyond_newest
 from coordinator.shell.store_session import transaction
 from coordinator.shell.store_tables import finished_routes
 from coordinator.view_json import request_from_json, request_to_json
@@ -30,25 +31,16 @@ class RequestRoutes:
         self, engine: AsyncEngine, *, rows_max: int = ROWS_MAX, pruned_every: int = PRUNED_EVERY
     ) -> None:
         self._engine = engine
-        self._rows_max = rows_max
-        self._pruned_every = pruned_every
-        self._num_since_pruning = pruned_every  # the first write prunes what a past run left
+        self._pruning = Pruning(beyond_newest(finished_routes, rows_max), every=pruned_every)
 
     async def record(self, requests: Sequence[KeptRequest]) -> None:
         """Add requests, in one transaction."""
         if not requests:
             return
-        self._num_since_pruning += len(requests)
         async with transaction(self._engine) as connection:
             rows = [_row(kept) for kept in requests]
             await connection.execute(insert(finished_routes), rows)
-            if self._num_since_pruning >= self._pruned_every:
-                sequence = finished_routes.c.sequence
-                newest = select(func.max(sequence)).scalar_subquery()
-                await connection.execute(
-                    delete(finished_routes).where(sequence <= newest - self._rows_max)
-                )
-                self._num_since_pruning = 0
+            await self._pruning.after(connection, len(rows))
 
     async def recent(self, limit: int) -> Sequence[KeptRequest]:
         """The newest first."""

@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import Delete, bindparam, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.core.lifetimes import NODES_MAX, SESSIONS_MAX
+from coordinator.shell.store_pruning import Pruning
 from coordinator.shell.store_session import transaction
 from coordinator.shell.store_tables import node_sessions
 from plait.clock import Clock
@@ -31,8 +32,7 @@ class NodeSessions:
         self.engine = engine
         self._clock = clock
         self._nodes_max = nodes_max
-        self._pruned_every = pruned_every
-        self._num_since_pruning = pruned_every  # the first write prunes what a past run left
+        self._pruning = Pruning(_beyond_newest(nodes_max), every=pruned_every)
 
     async def keep(self, sessions_ms: Mapping[NodeId, Sequence[int]]) -> None:
         """What is remembered of nodes from now on, the oldest session first, in one transaction."""
@@ -48,19 +48,13 @@ class NodeSessions:
             }
             for node_id, ended_ms in sessions_ms.items()
         ]
-        self._num_since_pruning += len(rows)
         async with transaction(self.engine) as connection:
             await connection.execute(
                 delete(node_sessions).where(columns.node_id == bindparam("gone")),
                 [{"gone": row["node_id"]} for row in rows],
             )
             await connection.execute(insert(node_sessions), rows)
-            if self._num_since_pruning >= self._pruned_every:
-                newest = select(columns.node_id).order_by(*_NEWEST).limit(self._nodes_max)
-                await connection.execute(
-                    delete(node_sessions).where(columns.node_id.not_in(newest))
-                )
-                self._num_since_pruning = 0
+            await self._pruning.after(connection, len(rows))
 
     async def recall(self) -> Sequence[tuple[NodeId, tuple[int, ...]]]:
         """All that is remembered, in the order in which nodes were heard of; rows that nobody here
@@ -73,6 +67,12 @@ class NodeSessions:
 
 
 _NEWEST: Final = (node_sessions.c.heard_unix_ms.desc(), node_sessions.c.node_id)
+
+
+def _beyond_newest(nodes_max: int) -> Delete:
+    node_id = node_sessions.c.node_id
+    newest = select(node_id).order_by(*_NEWEST).limit(nodes_max)
+    return delete(node_sessions).where(node_id.not_in(newest))
 
 
 def _sessions_ms(text: str) -> tuple[int, ...]:
