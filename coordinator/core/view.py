@@ -243,3 +243,9 @@ class NetworkView:
     counters: CountersView
     departed: tuple[DepartedView, ...] = ()
     changes: tuple[PlanChangeView, ...] = ()
+
+    @property
+    def display_names(self) -> dict[str, str]:
+        """By node id, of those that left and are still named too."""
+        names = {node.node_id: node.display_name for node in self.departed}
+        return names | {node.node_id: node.display_name for node in self.nodes}

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from coordinator.core.view import NetworkView, RequestView
+from coordinator.core.view import RequestView
 from coordinator.ports import KeptRequest, PastRequest, ViewSource
 from plait.clock import Clock
 from plait.log import get
@@ -67,21 +67,20 @@ class Recorder:
         try:
             await self._history.record(fresh)
             if self._routes is not None:
+                names = view.display_names if ended else {}
                 # The view has the last to end first.
-                await self._routes.record([_kept(each, view) for each in reversed(ended)])
+                await self._routes.record([_kept(each, names) for each in reversed(ended)])
         except Exception as error:  # root: the store's drivers raise what they like
             log.warning("history_lost", requests=len(fresh), error=str(error))
 
 
-def _kept(request: RequestView, view: NetworkView) -> KeptRequest:
+def _kept(request: RequestView, names: Mapping[str, str]) -> KeptRequest:
     named = {hop.node_id for hop in request.route}
     for decision in request.decisions:
         for chain in decision.considered:
             named.update(chain.chain, (chain.obstacle,))
-    names = {node.node_id: node.display_name for node in view.departed}
-    names |= {node.node_id: node.display_name for node in view.nodes}
-    names = {node_id: names[node_id] for node_id in named if node_id in names}
-    return KeptRequest(request=request, names=names)
+    known = {node_id: names[node_id] for node_id in named if node_id in names}
+    return KeptRequest(request=request, names=known)
 
 
 def _finished(request: RequestView, now_unix_ms: int) -> PastRequest:

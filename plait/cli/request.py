@@ -129,8 +129,7 @@ async def _look_up(request_id: str) -> "tuple[RequestView, dict[str, str]]":
 
     async with connected_admin() as admin:
         view = network_from_json(await admin.fetch())
-        names = {node.node_id: node.display_name for node in view.departed}
-        names |= {node.node_id: node.display_name for node in view.nodes}
+        names = view.display_names
         if matching(view.requests, request_id):
             return find(view.requests, request_id), names
         text, kept_names = await admin.past_request(request_id)
