@@ -5,6 +5,7 @@ from typing import Final
 from rich.table import Table
 
 from plait.cli.fields import Fields
+from plait.types.guesses import draft_complaint
 
 DASH: Final = "-"
 OPEN_STATES: Final = ("queued", "opening", "prefill", "decode")
@@ -46,12 +47,12 @@ def node_state(node: Fields) -> str:
     return state
 
 
-def draft_complaint(node: Fields) -> str:
+def node_complaint(node: Fields) -> str:
     """What is wrong with a node's draft model; "" where nothing is."""
     draft = node.one("draft")
-    if draft is None or not draft.text("why"):
+    if draft is None:
         return ""
-    return f"draft model {draft.text('model_id')} {draft.text('state')}: {draft.text('why')}"
+    return draft_complaint(draft.text("model_id"), draft.text("state"), draft.text("why"))
 
 
 def figure(value: float) -> str:

@@ -12,11 +12,11 @@ from plait.cli.status_parts import (
     DASH,
     OPEN_STATES,
     STYLES,
-    draft_complaint,
     figure,
     layers,
     lined_table,
     millis,
+    node_complaint,
     node_name,
     node_order,
     node_state,
@@ -127,7 +127,7 @@ def _nodes(view: Fields) -> RenderableType:
     errors += [
         Text(f"{node_name(node)}: {complaint}", style="yellow")
         for node in view.many("nodes")
-        if (complaint := draft_complaint(node))
+        if (complaint := node_complaint(node))
     ]
     idle = [
         Text(f"{node_name(node)}: {state}: {node.text('span_reason')}", style=STYLES[state])

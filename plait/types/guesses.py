@@ -26,7 +26,12 @@ class DraftHealth:
     @property
     def complaint(self) -> str:
         """What is wrong with it, in one line; "" where nothing is."""
-        return f"draft model {self.model_id} {self.state}: {self.why}" if self.why else ""
+        return draft_complaint(self.model_id, self.state, self.why)
+
+
+def draft_complaint(model_id: str, state: str, why: str) -> str:
+    """The same of a draft model that is known by its words only."""
+    return f"draft model {model_id} {state}: {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
