@@ -72,14 +72,14 @@ class LiveViews:
                 for each in models
             )
         if (prompts := self._prompts) is not None:
-            requests = tuple(
-                replace(
-                    each, cached_tokens=prompts.requests.get(each.request_id, each.cached_tokens)
-                )
-                for each in requests
-            )
+            requests = tuple(_with_cached(each, prompts) for each in requests)
             models = tuple(_with_prompts(each, prompts) for each in models)
         return replace(view, requests=requests, models=models, counters=counters)
+
+
+def _with_cached(request: RequestView, prompts: Prompts) -> RequestView:
+    cached_tokens = prompts.requests.get(request.request_id)
+    return request if cached_tokens is None else replace(request, cached_tokens=cached_tokens)
 
 
 def _with_prompts(model: ModelView, prompts: Prompts) -> ModelView:
