@@ -126,8 +126,8 @@ def packed_rows_min(dtype: torch.dtype) -> int:
     """To how many rows steps over packed weights are padded here: the count up to ROWS_MIN with the
     quickest product, of those whose rows come out as they do among many. Tried once, in a few
     hundredths of a second."""
-    counts = [count for count in range(ROWS_MIN, 0, -1) if _are_rows_their_own(count, dtype)]
-    if counts[:1] != [ROWS_MIN]:
+    counts = _independent_counts(dtype)
+    if ROWS_MIN not in counts:
         return ROWS_MIN
     times = _times_s(counts, dtype)
     best = min(counts, key=times.__getitem__)
@@ -135,18 +135,22 @@ def packed_rows_min(dtype: torch.dtype) -> int:
 
 
 @torch.inference_mode()
-def _are_rows_their_own(count: int, dtype: torch.dtype) -> bool:
-    generator = torch.Generator().manual_seed(count)
+def _independent_counts(dtype: torch.dtype) -> list[int]:
+    """Numbers of rows up to ROWS_MIN, the largest first, whose products are as among many rows."""
+    generator = torch.Generator().manual_seed(1)
+    counts = list(range(ROWS_MIN, 0, -1))
     for num_out, width in _PROBE_SHAPES:
         linear = PackedLinear(torch.randn(num_out, width, generator=generator).to(dtype))
         rows = torch.randn(_PROBE_ROWS, width, generator=generator).to(dtype)
         residual = torch.randn(_PROBE_ROWS, num_out, generator=generator).to(dtype)
-        few, few_added = linear(rows[:count]), linear.plus(rows[:count], residual[:count])
-        if not torch.equal(few, linear(rows)[:count]):
-            return False
-        if not torch.equal(few_added, linear.plus(rows, residual)[:count]):
-            return False
-    return True
+        product, total = linear(rows), linear.plus(rows, residual)
+        counts = [
+            n
+            for n in counts
+            if torch.equal(linear(rows[:n]), product[:n])
+            and torch.equal(linear.plus(rows[:n], residual[:n]), total[:n])
+        ]
+    return counts
 
 
 @torch.inference_mode()
