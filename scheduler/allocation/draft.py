@@ -7,7 +7,7 @@ from plait.errors import UnavailableError
 from plait.types import LayerSpan, ModelId, NodeId, missing_spans
 from scheduler.allocation.chain import Chain, ChainPlanner
 from scheduler.allocation.demand import fair_score
-from scheduler.allocation.greedy import first_chain, greedy_chains, grow
+from scheduler.allocation.greedy import first_chain, greedy_chains, grow, grow_smallest
 from scheduler.allocation.problem import Placement
 from scheduler.allocation.relief import relieved
 from scheduler.allocation.shortage import shortage_error
@@ -20,6 +20,9 @@ ChainChooser = Callable[
     list[tuple[ChainPlanner, Chain]],
 ]
 """Picks disjoint chains over whole models from free nodes. Models of the set must get one."""
+
+ChainPick = Callable[[ChainPlanner, Sequence[NodeId], LayerSpan], Chain | None]
+"""Picks a chain over some layers from free nodes; None where none fits."""
 
 
 @dataclass(slots=True)
@@ -129,12 +132,14 @@ def _note_standing(draft: Draft) -> None:
 
 def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
     """Complete a model that kept nodes cover in part. Where the best nodes for the first gaps leave
-    too little for a wide one, the wide ones come first."""
+    too little for another, the wide gaps come first, or each gets as little memory as will do."""
     spans = draft.spans[planner.spec.model_id]
     gaps = missing_spans(list(spans.values()), planner.spec.num_layers) if spans else []
-    filled = _filled(draft, planner, gaps)
-    if filled is None and len(gaps) > 1:
-        filled = _filled(draft, planner, sorted(gaps, key=lambda gap: (-len(gap), gap)))
+    by_width = sorted(gaps, key=lambda gap: (-len(gap), gap))
+    filled = _filled(draft, planner, gaps, _best)
+    for order, pick in ((by_width, _best), (gaps, _smallest), (by_width, _smallest)):
+        if filled is None and len(gaps) > 1:
+            filled = _filled(draft, planner, order, pick)
     if filled is None:
         return shortage_error(planner, draft.free(), spans)
     for gap, chain in filled:
@@ -145,18 +150,34 @@ def _fill_gaps(draft: Draft, planner: ChainPlanner) -> UnavailableError | None:
 
 
 def _filled(
-    draft: Draft, planner: ChainPlanner, gaps: Sequence[LayerSpan]
+    draft: Draft, planner: ChainPlanner, gaps: Sequence[LayerSpan], pick: ChainPick
 ) -> list[tuple[LayerSpan, Chain]] | None:
-    """The best chain for each gap in turn, of nodes that no earlier one took."""
+    """A chain for each gap in turn, of nodes that no earlier one took."""
     free, filled = draft.free(), list[tuple[LayerSpan, Chain]]()
     for gap in gaps:
-        chains = grow(planner, free, gap)
-        if not chains:
+        chain = pick(planner, free, gap)
+        if chain is None:
             return None
-        best = max(chains, key=lambda c: (c.score, -len(c.stages), c.node_ids))
-        filled.append((gap, best))
-        free = [n for n in free if n not in best.node_ids]
+        filled.append((gap, chain))
+        free = [n for n in free if n not in chain.node_ids]
     return filled
+
+
+def _best(planner: ChainPlanner, free: Sequence[NodeId], gap: LayerSpan) -> Chain | None:
+    chains = grow(planner, free, gap)
+    return max(chains, key=lambda c: (c.score, -len(c.stages), c.node_ids), default=None)
+
+
+def _smallest(planner: ChainPlanner, free: Sequence[NodeId], gap: LayerSpan) -> Chain | None:
+    """Of the nodes with the least memory in all: what is left may have to fill a wider gap."""
+    alone = (planner.best([n], gap) for n in free)
+    several = [*grow(planner, free, gap), grow_smallest(planner, free, gap)]
+    chains = [chain for chain in (*alone, *several) if chain is not None]
+
+    def memory(chain: Chain) -> int:
+        return sum(planner.profiles[n].memory_bytes for n in chain.node_ids)
+
+    return min(chains, key=lambda c: (memory(c), -c.score, c.node_ids), default=None)
 
 
 def _add_chain(draft: Draft, planner: ChainPlanner, chain: Chain) -> None:

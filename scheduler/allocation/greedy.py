@@ -70,6 +70,14 @@ def grow(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> li
     return list(chains.values())
 
 
+def grow_smallest(planner: ChainPlanner, free: Sequence[NodeId], target: LayerSpan) -> Chain | None:
+    """A chain of the nodes with the least memory that together suffice; None where it does not."""
+    rooms = planner.orders.rooms(target, planner.spec.num_layers)
+    among = set(free)
+    holders = [n for n in planner.orders.roomiest if n in among and rooms[n].plain > 0]
+    return _grow_along(planner, holders[::-1], rooms, target)
+
+
 def _grow_along(
     planner: ChainPlanner,
     order: Sequence[NodeId],

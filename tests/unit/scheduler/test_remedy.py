@@ -123,6 +123,25 @@ def test_a_pool_of_holders_is_thinned_to_who_covers_what_is_covered() -> None:
     assert allocate_greedy(replace(pool, nodes=(*holders, more))).placements
 
 
+def test_small_nodes_share_one_gap_where_the_largest_is_needed_for_the_other() -> None:
+    spec = tiny_model(24, hidden_size=1152, vocab_size=49152)
+    small = (
+        node("a", memory_mib=196, layer_ms=None, dtype=DType.BFLOAT16),
+        node("b", memory_mib=211, layer_ms=None, rtt_ms=150.0, dtype=DType.BFLOAT16),
+    )
+    busy = node("busy", memory_mib=269, layer_ms=None, rtt_ms=150.0, dtype=DType.BFLOAT16)
+    held = (Placement(node_id=busy.node_id, model_id=TINY, span=LayerSpan(9, 18)),)
+    pool = problem(*small, busy, models=(spec,), held=held, fixed=("busy",))
+    said = lack(pool)
+    assert said.one_node_bytes == 251 * MIB
+    for layer_ms in (None, 0.1, 1.0, 30.0):
+        new = node("z", memory_mib=251, layer_ms=layer_ms, dtype=DType.BFLOAT16)
+        spans = {
+            p.span for p in allocate_greedy(replace(pool, nodes=(*pool.nodes, new))).placements
+        }
+        assert LayerSpan(18, 24) in spans and len(spans) == 4
+
+
 def test_gaps_that_nobody_was_asked_about_take_a_node_each() -> None:
     spec = tiny_model()
     said = gap_shortage(spec, [LayerSpan(0, 7), LayerSpan(20, 22)], DType.FLOAT32, 1_024)
