@@ -5,6 +5,7 @@ from pathlib import Path
 
 from node.owner.limits import OwnerLimits
 from node.owner.settings import OwnerSettings
+from node.ports import MEASURE_S
 from plait.types import DRAFTS_MAX, DType
 
 
@@ -37,6 +38,7 @@ class NodeConfig:
         tensor_parallel: ranks that hold the node's stage together; 1: no group.
         rank_listen: HOST:PORT where ranks of other machines join; empty: ranks are processes here.
         secret_file: holds what those ranks have to know.
+        measure_s: seconds of steps that are timed when the device and each model are measured.
         owner: limits and rules of `node.toml`, and where each was set.
         drain_ms: how long running requests may take to end when the node is stopped.
     """
@@ -61,6 +63,7 @@ class NodeConfig:
     is_offline: bool = False
     has_telemetry: bool = True
     drain_ms: int = 10_000
+    measure_s: float = MEASURE_S
     tensor_parallel: int = 1
     rank_listen: str = ""
     secret_file: Path | None = None

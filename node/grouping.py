@@ -46,6 +46,7 @@ async def open_engine(
             kv_tokens_max=config.kv_tokens_max,
             num_threads=config.num_threads,
             chunks_prompts=config.chunks_prompts,
+            measure_s=config.measure_s,
         )
     num_ranks = config.tensor_parallel
     is_local = not config.rank_listen
@@ -62,6 +63,7 @@ async def open_engine(
         kv_tokens_max=config.kv_tokens_max,
         num_threads=num_threads,
         chunks_prompts=config.chunks_prompts,
+        measure_s=config.measure_s,
         sharing=sharing,
     )
     if is_local:

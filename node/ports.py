@@ -4,7 +4,7 @@ transport and agent never see a tensor. Everything here is plain data."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from node.core.effects import Exit, ReportEffect
 from node.core.events import DrawnToken, Event
@@ -27,6 +27,9 @@ from plait.types import (
     TokenLogprob,
 )
 from plait.wire.telemetry import TelemetryReading
+
+MEASURE_S: Final = 1.8
+"""Of steps that are timed: of a device, and of a layer of each model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ if os.environ.get("CI"):
 # As many processes as processors run tests; each computes in one thread, and so do those it starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# Nor does any of them have to know this machine's speed well.
+os.environ.setdefault("PLAIT_MEASURE_S", "0.1")
 
 # A shell that runs tests in the background ignores Ctrl-C for all that it starts, and so would the
 # processes that tests interrupt.

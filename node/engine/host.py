@@ -19,6 +19,7 @@ from node.engine.sequence import Sequence, StepItem
 from node.engine.step_budget import StepBudget
 from node.engine.step_meter import StepMeter
 from node.ports import (
+    MEASURE_S,
     DeviceReport,
     EngineStats,
     LoadProgress,
@@ -60,10 +61,9 @@ class ThreadedEngineHost:
 
     `memory_bytes` caps what is used of the device (None: what is free when it is asked for),
     `num_threads` is torch's, in the engine's thread (None: torch's default), `step_tokens_max` the
-    prefill rows of one step, `linger_ms_max` how long a step may wait for late works. Without
-    `chunks_prompts` decodes wait for whole steps of prompts, as if nobody had asked for them one by
-    one. `open_source` opens weights; `now_ns` measures steps; `loader` stands in for the real one
-    in tests.
+    prefill rows of one step, `linger_ms_max` how long a step may wait for late works, `measure_s`
+    how long steps are timed beforehand. Without `chunks_prompts` decodes wait for whole steps of
+    prompts. `open_source` opens weights; `now_ns` measures steps; `loader` is a test's.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class ThreadedEngineHost:
         num_threads: int | None = None,
         linger_ms_max: float = _LINGER_MS_MAX,
         chunks_prompts: bool = True,
+        measure_s: float = MEASURE_S,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         loader: SpanLoader | None = None,
     ) -> None:
         self._device = device
-        if step_tokens_max is None:
-            step_tokens_max = _STEP_TOKENS_MAX[device.kind]
+        step_tokens_max = step_tokens_max or _STEP_TOKENS_MAX[device.kind]
         self._loader: SpanLoader = loader or Loader(
             device,
             open_source,
@@ -91,7 +91,7 @@ class ThreadedEngineHost:
             kv_tokens_max=kv_tokens_max,
             step_tokens_max=step_tokens_max,
         )
-        self._num_threads = num_threads
+        self._num_threads, self._measure_s = num_threads, measure_s
         self._chunks_prompts = chunks_prompts
         self._now_ns = now_ns
         self._batcher = Batcher(
@@ -111,10 +111,8 @@ class ThreadedEngineHost:
         self._calls: set[asyncio.Future[Any]] = set()
         self._runner: StepRunner | None = None
         self._stage_ms = 0.0
-        self._meter = StepMeter()
-        self._budget = StepBudget()
-        self._tokens_total = 0
-        self._steps_total = 0
+        self._meter, self._budget = StepMeter(), StepBudget()
+        self._tokens_total = self._steps_total = 0
         self.late_works_total = 0
 
     def start(self, sink: ResultSink) -> None:
@@ -141,10 +139,13 @@ class ThreadedEngineHost:
                 call.set_exception(UnavailableError("the engine was stopped"))
 
     async def measure_device(self) -> DeviceReport:
-        return await self._call(lambda: measure_device(self._device, self._loader.usable_bytes()))
+        memory_bytes = self._loader.usable_bytes
+        return await self._call(
+            lambda: measure_device(self._device, memory_bytes(), budget_s=self._measure_s)
+        )
 
     async def measure_layer(self, spec: ModelSpec) -> LayerTiming:
-        return await self._call(lambda: measure_layer(self._device, spec))
+        return await self._call(lambda: measure_layer(self._device, spec, budget_s=self._measure_s))
 
     async def load(
         self,

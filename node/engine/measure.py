@@ -1,12 +1,12 @@
 """How fast a device is: at large products, at reading memory, and at one layer of a model's shape.
 
-Every number is measured within a fixed share of time and memory, so that a node can join with any
-model: where a layer or a head is larger than the share, a smaller one is timed and scaled up.
+Every number is measured within a share of a given time, and of memory, so that a node can join with
+any model: where a layer or a head is larger than the share, a smaller one is timed and scaled up.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,17 +15,18 @@ from torch import Tensor
 from node.engine.device import Device
 from node.engine.kv_cache import KvPool
 from node.engine.layers.block import Block
-from node.engine.layouts.choice import choose_layouts, sample_weight
+from node.engine.layouts.choice import choose_layouts, fill_random, sample_weight
 from node.engine.layouts.coded import CodedWeight
 from node.engine.linear import ROWS_MIN
 from node.engine.models import load_block
 from node.engine.models.parts import ReadTensor
 from node.engine.rope import rotation_tables
 from node.engine.runner import Runner
-from node.engine.sequence import Sequence, StepItem
+from node.engine.sequence import Sequence as OpenSequence
+from node.engine.sequence import StepItem
 from node.engine.stage import HeldStage
 from node.engine.tensor_bytes import num_bytes
-from node.ports import DeviceReport, SequenceOpen, StageWork
+from node.ports import MEASURE_S, DeviceReport, SequenceOpen, StageWork
 from plait.models.tensors import tensor_shape
 from plait.types import DType, LayerSpan, LayerTiming, ModelSpec, RequestId
 
@@ -50,20 +51,22 @@ _PREFILL_TOKENS = {"cpu": 64, "cuda": 512}
 
 _EXTRA_SEQUENCES = 3
 _ROUNDS_MIN = 3
-_ROUNDS_BUDGET_S = 0.8
+_SHARE_SQUARE, _SHARE_READ, _SHARE_ROUNDS, _SHARE_HEAD, _SHARE_EMBED = 0.22, 0.22, 0.46, 0.09, 0.01
 
 
-def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
+def measure_device(
+    device: Device, memory_bytes: int, *, budget_s: float = MEASURE_S
+) -> DeviceReport:
     """Time a product of two square matrices, and a product that reads 256 MiB once."""
     size = _MATMUL_SIZE[device.kind]
     left = torch.rand(size, size, device=device.torch_device, dtype=torch.float32).to(device.dtype)
-    square_s = _median_s(device, lambda: left @ left, budget_s=0.4)
+    square_s = _median_s(device, lambda: left @ left, budget_s=_SHARE_SQUARE * budget_s)
     width = 4096
-    budget = min(_BANDWIDTH_BYTES, max(memory_bytes // 4, 1 << 20))
-    rows = max(1, budget // (width * device.compute_dtype.num_bytes))
+    read_bytes = min(_BANDWIDTH_BYTES, max(memory_bytes // 4, 1 << 20))
+    rows = max(1, read_bytes // (width * device.compute_dtype.num_bytes))
     weight = torch.ones(rows, width, device=device.torch_device, dtype=device.dtype)
     row = torch.ones(1, rows, device=device.torch_device, dtype=device.dtype)
-    read_s = _median_s(device, lambda: row @ weight, budget_s=0.4)
+    read_s = _median_s(device, lambda: row @ weight, budget_s=_SHARE_READ * budget_s)
     return DeviceReport(
         device_kind=device.kind,
         device_name=device.name,
@@ -75,7 +78,7 @@ def measure_device(device: Device, memory_bytes: int) -> DeviceReport:
     )
 
 
-def measure_layer(device: Device, spec: ModelSpec) -> LayerTiming:
+def measure_layer(device: Device, spec: ModelSpec, *, budget_s: float = MEASURE_S) -> LayerTiming:
     """Time decode steps of 1 and 4 sequences, a prefill chunk, the head and the embedding, on
     random weights of this model's shape. Milliseconds.
 
@@ -86,7 +89,7 @@ def measure_layer(device: Device, spec: ModelSpec) -> LayerTiming:
     num_layers = max(1, min(_LAYERS_MAX, _CYCLE_PARAMS // narrow.layer_params))
     bare, bench = _Bench(device, _tiny(spec), 1), _Bench(device, narrow, num_layers)
     steps = (bare.decode(1), bench.decode(1), bench.decode(1 + _EXTRA_SEQUENCES), bench.prefill())
-    rounds = _rounds_ms(device, steps)
+    rounds = _rounds_ms(device, steps, budget_s=_SHARE_ROUNDS * budget_s)
     overhead_ms = statistics.median(bare_ms for bare_ms, *_ in rounds)
     decode_ms = statistics.median(one_ms - bare_ms for bare_ms, one_ms, *_ in rounds)
     extra_ms = statistics.median(four_ms - one_ms for _, one_ms, four_ms, _ in rounds)
@@ -97,8 +100,8 @@ def measure_layer(device: Device, spec: ModelSpec) -> LayerTiming:
         decode_layer_ms=max(decode_ms, 1e-4) * per_layer,
         decode_layer_ms_per_extra=max(extra_ms, 0.0) * per_layer / _EXTRA_SEQUENCES,
         prefill_layer_ms_per_token=max(prompt_ms, 1e-4) * per_layer / (bench.prefill_tokens - 1),
-        head_ms=_head_ms(device, spec),
-        embed_ms=_embed_ms(device, spec),
+        head_ms=_head_ms(device, spec, budget_s=_SHARE_HEAD * budget_s),
+        embed_ms=_embed_ms(device, spec, budget_s=_SHARE_EMBED * budget_s),
         step_overhead_ms=overhead_ms,
     )
 
@@ -159,7 +162,7 @@ class _Bench:
         )
         hidden = bytes(num_tokens * self._spec.hidden_size * 4)
         work = StageWork(request_id, 0, position, num_tokens, hidden=hidden)
-        sequence = Sequence(opened)
+        sequence = OpenSequence(opened)
         sequence.runs = ((index * self._positions, self._positions),)
         return StepItem(sequence, work)
 
@@ -182,7 +185,7 @@ def _random_block(spec: ModelSpec, device: Device) -> Block:
 
 def _random(device: Device, *shape: int) -> Tensor:
     weight = torch.empty(shape, device=device.torch_device, dtype=device.dtype)
-    return weight.uniform_(-0.02, 0.02)
+    return fill_random(weight)
 
 
 def _narrowed(spec: ModelSpec) -> tuple[ModelSpec, float]:
@@ -222,30 +225,32 @@ def _tiny(spec: ModelSpec) -> ModelSpec:
     )
 
 
-def _head_ms(device: Device, spec: ModelSpec) -> float:
+def _head_ms(device: Device, spec: ModelSpec, *, budget_s: float) -> float:
     vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // spec.hidden_size))
     layouts = choose_layouts(device, spec)
     head = layouts.head.hold(sample_weight(device, spec, vocab, spec.hidden_size), None)
     rows = torch.zeros(
         layouts.rows_min, spec.hidden_size, device=device.torch_device, dtype=device.dtype
     )
-    timed_s = _median_s(device, lambda: head(rows).argmax(dim=-1), budget_s=0.15)
+    timed_s = _median_s(device, lambda: head(rows).argmax(dim=-1), budget_s=budget_s)
     return 1e3 * timed_s * spec.vocab_size / vocab
 
 
-def _embed_ms(device: Device, spec: ModelSpec) -> float:
+def _embed_ms(device: Device, spec: ModelSpec, *, budget_s: float) -> float:
     vocab = min(spec.vocab_size, max(64, _HEAD_PARAMS_MAX // 4 // spec.hidden_size))
     table = _random(device, vocab, spec.hidden_size)
     ids = torch.zeros(ROWS_MIN, dtype=torch.int64, device=device.torch_device)
-    return 1e3 * _median_s(device, lambda: table[ids], budget_s=0.02)
+    return 1e3 * _median_s(device, lambda: table[ids], budget_s=budget_s)
 
 
-def _rounds_ms(device: Device, steps: Iterable[Step]) -> list[tuple[float, ...]]:
+def _rounds_ms(
+    device: Device, steps: Sequence[Step], *, budget_s: float
+) -> list[tuple[float, ...]]:
     """What each of `steps` took, round by round, after one that nobody counts."""
     rounds: list[tuple[float, ...]] = []
     for step in steps:
         _timed_s(device, step)
-    while len(rounds) < _ROUNDS_MIN or sum(map(sum, rounds)) < 1e3 * _ROUNDS_BUDGET_S:
+    while len(rounds) < _ROUNDS_MIN or sum(map(sum, rounds)) < 1e3 * budget_s:
         rounds.append(tuple(1e3 * _timed_s(device, step) for step in steps))
     return rounds
 

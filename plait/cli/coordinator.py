@@ -169,7 +169,9 @@ def _run(config: "CoordinatorConfig") -> None:
     # The first line before the libraries, which take seconds.
     typer.echo(f"plait coordinator: starting, to serve {', '.join(config.models)}", err=True)
     from coordinator.main import run_until_signal
+    from plait.cli.settled import keep_imports
 
+    keep_imports()
     asyncio.run(run_until_signal(config, announce=_announce))
 
 

@@ -108,6 +108,15 @@ def join_network(
     drain_s: Annotated[
         float, typer.Option(min=0, help="How long running requests may take to end on leaving.")
     ] = 10.0,
+    measure_s: Annotated[
+        float,
+        typer.Option(
+            min=0.05,
+            max=60,
+            envvar="PLAIT_MEASURE_S",
+            help="Seconds of steps to time before joining; more is surer on a busy machine.",
+        ),
+    ] = 1.8,
     tensor_parallel: node_rank.NumRanks = 1,
     rank_listen: node_rank.Listen = "",
     secret_file: node_rank.Secret = None,
@@ -165,6 +174,7 @@ def join_network(
         draft_model=draft_model,
         is_offline=offline,
         has_telemetry=telemetry,
+        measure_s=measure_s,
         drain_ms=milliseconds(drain_s, flag="--drain-s"),
         tensor_parallel=tensor_parallel,
         rank_listen=node_rank.checked_listen(rank_listen, tensor_parallel, secret_file),

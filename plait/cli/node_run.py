@@ -63,7 +63,9 @@ async def _join_and_serve(config: "NodeConfig", screen: "NodeScreen") -> "Exit":
             if ended is not None:
                 return ended
             from node.main import OWNER_PAUSED, run
+            from plait.cli.settled import keep_imports
 
+            keep_imports()
             leaving = await run(config, credentials, owner, screen.show)
         finally:
             owner.stop()

@@ -20,7 +20,14 @@ from typing import IO, Final
 
 from plait.cli.children import Children, Process
 
-PRELOADED: Final = ("plait.cli.app", "node.main", "coordinator.main", "transformers", "tokenizers")
+PRELOADED: Final = (
+    "plait.cli.app",
+    "node.main",
+    "coordinator.main",
+    "transformers",
+    "tokenizers",
+    "tests.kit.kept",
+)
 _SERVER: Final = multiprocessing.get_context("forkserver")
 _ON_A_HOST: Final = ("ip", "netns", "exec")
 _NETWORK: Final = 0x40000000

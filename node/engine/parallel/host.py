@@ -12,7 +12,7 @@ from node.engine.parallel.leading import ASK_S, GroupLoader
 from node.engine.parallel.rank import layer_report
 from node.engine.parallel.split import require_even
 from node.engine.parallel.torch_ranks import SumTime
-from node.ports import DeviceReport
+from node.ports import MEASURE_S, DeviceReport
 from plait.types import LayerTiming, ModelSpec
 from plait.wire.codec import model_spec_to_proto
 from plait.wire.v1.ranks_pb2 import (
@@ -41,6 +41,7 @@ class GroupEngineHost(ThreadedEngineHost):
         kv_tokens_max: int = 32_768,
         num_threads: int | None = None,
         chunks_prompts: bool = True,
+        measure_s: float = MEASURE_S,
         sharing: int = 1,
     ) -> None:
         step_tokens_max = STEP_TOKENS_MAX[group.device.kind]
@@ -59,6 +60,7 @@ class GroupEngineHost(ThreadedEngineHost):
             step_tokens_max=step_tokens_max,
             num_threads=num_threads,
             chunks_prompts=chunks_prompts,
+            measure_s=measure_s,
             loader=loader,
         )
         self._group = group
@@ -96,8 +98,10 @@ class GroupEngineHost(ThreadedEngineHost):
     def _measure_device(self) -> DeviceReport:
         group = self._group
         memory_bytes = self._group_loader.usable_bytes()
-        group.ask(RankCommand(device=RankMeasureDevice()))
-        mine = measure_device(group.device, memory_bytes // group.num_ranks)
+        group.ask(RankCommand(device=RankMeasureDevice(measure_s=self._measure_s)))
+        mine = measure_device(
+            group.device, memory_bytes // group.num_ranks, budget_s=self._measure_s
+        )
         reports = [reply.device for reply in group.replies("device", ASK_S)]
         reports.append(
             RankDeviceReport(
@@ -118,8 +122,8 @@ class GroupEngineHost(ThreadedEngineHost):
         group = self._group
         require_even(spec, group.num_ranks)
         told = model_spec_to_proto(spec)
-        group.ask(RankCommand(layer=RankMeasureLayer(spec=told)))
-        reports = [layer_report(group.device, told, group.communicator.split)]
+        group.ask(RankCommand(layer=RankMeasureLayer(spec=told, measure_s=self._measure_s)))
+        reports = [layer_report(group.device, told, group.communicator.split, self._measure_s)]
         reports += [reply.layer for reply in group.replies("layer", ASK_S)]
         return group_timing(spec, reports, group.tuned(spec.hidden_size))
 

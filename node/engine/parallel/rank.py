@@ -132,10 +132,13 @@ class Rank:
             case "memory":
                 return pb.RankReply(memory=pb.RankMemory(usable_bytes=self._usable_bytes()))
             case "device":
-                return pb.RankReply(device=device_report(self._device, self._usable_bytes()))
+                seconds = command.device.measure_s
+                report = device_report(self._device, self._usable_bytes(), seconds)
+                return pb.RankReply(device=report)
             case "layer":
-                spec = command.layer.spec
-                return pb.RankReply(layer=layer_report(self._device, spec, communicator.split))
+                spec, seconds = command.layer.spec, command.layer.measure_s
+                timing = layer_report(self._device, spec, communicator.split, seconds)
+                return pb.RankReply(layer=timing)
             case "load":
                 return pb.RankReply(loaded=self._load(command.load, communicator))
             case _:
@@ -245,17 +248,20 @@ class Rank:
                 return
 
 
-def device_report(device: Device, memory_bytes: int) -> pb.RankDeviceReport:
+def device_report(device: Device, memory_bytes: int, measure_s: float) -> pb.RankDeviceReport:
     """What this rank's device can do."""
-    report = measure_device(device, memory_bytes)
+    report = measure_device(device, memory_bytes, budget_s=measure_s)
     return pb.RankDeviceReport(
         memory_bytes_per_s=report.memory_bytes_per_s, flops_per_s=report.flops_per_s
     )
 
 
-def layer_report(device: Device, spec: common_pb2.ModelSpec, split: Split) -> pb.RankLayerReport:
+def layer_report(
+    device: Device, spec: common_pb2.ModelSpec, split: Split, measure_s: float
+) -> pb.RankLayerReport:
     """Times of this rank's part of one layer of the whole model `spec`."""
-    timing = measure_layer(device, rank_spec(model_spec_from_proto(spec), split))
+    own = rank_spec(model_spec_from_proto(spec), split)
+    timing = measure_layer(device, own, budget_s=measure_s)
     return pb.RankLayerReport(
         decode_layer_ms=timing.decode_layer_ms,
         decode_layer_ms_per_extra=timing.decode_layer_ms_per_extra,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from plait.wire.v1 import common_pb2 as plait_dot_wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/ranks.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\"\xb3\x04\n\x0bRankCommand\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.plait.wire.v1.RankWelcomeH\x00\x12+\n\x06stored\x18\x02 \x01(\x0b\x32\x19.plait.wire.v1.RankStoredH\x00\x12\x30\n\x06memory\x18\x03 \x01(\x0b\x32\x1e.plait.wire.v1.RankMemoryAskedH\x00\x12\x32\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32 .plait.wire.v1.RankMeasureDeviceH\x00\x12\x30\n\x05layer\x18\x05 \x01(\x0b\x32\x1f.plait.wire.v1.RankMeasureLayerH\x00\x12\'\n\x04tune\x18\x06 \x01(\x0b\x32\x17.plait.wire.v1.RankTuneH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.plait.wire.v1.RankLoadH\x00\x12\'\n\x04\x64rop\x18\x08 \x01(\x0b\x32\x17.plait.wire.v1.RankDropH\x00\x12+\n\x06layers\x18\t \x01(\x0b\x32\x19.plait.wire.v1.RankLayersH\x00\x12\'\n\x04head\x18\n \x01(\x0b\x32\x17.plait.wire.v1.RankHeadH\x00\x12)\n\x05\x61live\x18\x0b \x01(\x0b\x32\x18.plait.wire.v1.RankAliveH\x00\x12)\n\x05leave\x18\x0c \x01(\x0b\x32\x18.plait.wire.v1.RankLeaveH\x00\x42\t\n\x07\x63ommand\"\xd8\x03\n\tRankReply\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.RankHelloH\x00\x12(\n\x03put\x18\x02 \x01(\x0b\x32\x19.plait.wire.v1.RankStoredH\x00\x12,\n\x03\x61sk\x18\x03 \x01(\x0b\x32\x1d.plait.wire.v1.RankStoreAskedH\x00\x12)\n\x05ready\x18\x04 \x01(\x0b\x32\x18.plait.wire.v1.RankReadyH\x00\x12+\n\x06memory\x18\x05 \x01(\x0b\x32\x19.plait.wire.v1.RankMemoryH\x00\x12\x31\n\x06\x64\x65vice\x18\x06 \x01(\x0b\x32\x1f.plait.wire.v1.RankDeviceReportH\x00\x12/\n\x05layer\x18\x07 \x01(\x0b\x32\x1e.plait.wire.v1.RankLayerReportH\x00\x12+\n\x06loaded\x18\x08 \x01(\x0b\x32\x19.plait.wire.v1.RankLoadedH\x00\x12+\n\x06\x66\x61iled\x18\t \x01(\x0b\x32\x19.plait.wire.v1.RankFailedH\x00\x12)\n\x05\x61live\x18\n \x01(\x0b\x32\x18.plait.wire.v1.RankAliveH\x00\x42\x07\n\x05reply\"@\n\tRankHello\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_kind\x18\x03 \x01(\t\"T\n\x0bRankWelcome\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tnum_ranks\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x10\n\x08kv_dtype\x18\x04 \x01(\t\"(\n\nRankStored\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x1d\n\x0eRankStoreAsked\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1d\n\tRankReady\x12\x10\n\x08kv_dtype\x18\x01 \x01(\t\"\x11\n\x0fRankMemoryAsked\"\"\n\nRankMemory\x12\x14\n\x0cusable_bytes\x18\x01 \x01(\x04\"\x13\n\x11RankMeasureDevice\"C\n\x10RankDeviceReport\x12\x1a\n\x12memory_bytes_per_s\x18\x01 \x01(\x01\x12\x13\n\x0b\x66lops_per_s\x18\x02 \x01(\x01\":\n\x10RankMeasureLayer\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\"\xae\x01\n\x0fRankLayerReport\x12\x17\n\x0f\x64\x65\x63ode_layer_ms\x18\x01 \x01(\x01\x12!\n\x19\x64\x65\x63ode_layer_ms_per_extra\x18\x02 \x01(\x01\x12\"\n\x1aprefill_layer_ms_per_token\x18\x03 \x01(\x01\x12\x0f\n\x07head_ms\x18\x04 \x01(\x01\x12\x18\n\x10step_overhead_ms\x18\x05 \x01(\x01\x12\x10\n\x08\x65mbed_ms\x18\x06 \x01(\x01\"\x1f\n\x08RankTune\x12\x13\n\x0bhidden_size\x18\x01 \x01(\r\"\xb0\x01\n\x08RankLoad\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\x12*\n\x06source\x18\x02 \x01(\x0b\x32\x1a.plait.wire.v1.ModelSource\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x11\n\tkv_tokens\x18\x04 \x01(\r\x12\x15\n\rnum_positions\x18\x05 \x01(\r\"]\n\nRankLoaded\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x15\n\rshared_digest\x18\x02 \x01(\t\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x04\x12\x12\n\nread_bytes\x18\x04 \x01(\x04\"\n\n\x08RankDrop\"b\n\tRankChunk\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x14\n\x0crotation_row\x18\x04 \x01(\r\x12\x0c\n\x04runs\x18\x05 \x03(\r\"p\n\nRankLayers\x12&\n\x04span\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x10\n\x08num_rows\x18\x02 \x01(\r\x12(\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x18.plait.wire.v1.RankChunk\"\x1c\n\x08RankHead\x12\x10\n\x08num_rows\x18\x01 \x01(\r\"\x0b\n\tRankAlive\"\x0b\n\tRankLeave\"A\n\nRankFailed\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19plait/wire/v1/ranks.proto\x12\rplait.wire.v1\x1a\x1aplait/wire/v1/common.proto\"\xb3\x04\n\x0bRankCommand\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.plait.wire.v1.RankWelcomeH\x00\x12+\n\x06stored\x18\x02 \x01(\x0b\x32\x19.plait.wire.v1.RankStoredH\x00\x12\x30\n\x06memory\x18\x03 \x01(\x0b\x32\x1e.plait.wire.v1.RankMemoryAskedH\x00\x12\x32\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32 .plait.wire.v1.RankMeasureDeviceH\x00\x12\x30\n\x05layer\x18\x05 \x01(\x0b\x32\x1f.plait.wire.v1.RankMeasureLayerH\x00\x12\'\n\x04tune\x18\x06 \x01(\x0b\x32\x17.plait.wire.v1.RankTuneH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.plait.wire.v1.RankLoadH\x00\x12\'\n\x04\x64rop\x18\x08 \x01(\x0b\x32\x17.plait.wire.v1.RankDropH\x00\x12+\n\x06layers\x18\t \x01(\x0b\x32\x19.plait.wire.v1.RankLayersH\x00\x12\'\n\x04head\x18\n \x01(\x0b\x32\x17.plait.wire.v1.RankHeadH\x00\x12)\n\x05\x61live\x18\x0b \x01(\x0b\x32\x18.plait.wire.v1.RankAliveH\x00\x12)\n\x05leave\x18\x0c \x01(\x0b\x32\x18.plait.wire.v1.RankLeaveH\x00\x42\t\n\x07\x63ommand\"\xd8\x03\n\tRankReply\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.RankHelloH\x00\x12(\n\x03put\x18\x02 \x01(\x0b\x32\x19.plait.wire.v1.RankStoredH\x00\x12,\n\x03\x61sk\x18\x03 \x01(\x0b\x32\x1d.plait.wire.v1.RankStoreAskedH\x00\x12)\n\x05ready\x18\x04 \x01(\x0b\x32\x18.plait.wire.v1.RankReadyH\x00\x12+\n\x06memory\x18\x05 \x01(\x0b\x32\x19.plait.wire.v1.RankMemoryH\x00\x12\x31\n\x06\x64\x65vice\x18\x06 \x01(\x0b\x32\x1f.plait.wire.v1.RankDeviceReportH\x00\x12/\n\x05layer\x18\x07 \x01(\x0b\x32\x1e.plait.wire.v1.RankLayerReportH\x00\x12+\n\x06loaded\x18\x08 \x01(\x0b\x32\x19.plait.wire.v1.RankLoadedH\x00\x12+\n\x06\x66\x61iled\x18\t \x01(\x0b\x32\x19.plait.wire.v1.RankFailedH\x00\x12)\n\x05\x61live\x18\n \x01(\x0b\x32\x18.plait.wire.v1.RankAliveH\x00\x42\x07\n\x05reply\"@\n\tRankHello\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_kind\x18\x03 \x01(\t\"T\n\x0bRankWelcome\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tnum_ranks\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x10\n\x08kv_dtype\x18\x04 \x01(\t\"(\n\nRankStored\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x1d\n\x0eRankStoreAsked\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1d\n\tRankReady\x12\x10\n\x08kv_dtype\x18\x01 \x01(\t\"\x11\n\x0fRankMemoryAsked\"\"\n\nRankMemory\x12\x14\n\x0cusable_bytes\x18\x01 \x01(\x04\"&\n\x11RankMeasureDevice\x12\x11\n\tmeasure_s\x18\x01 \x01(\x01\"C\n\x10RankDeviceReport\x12\x1a\n\x12memory_bytes_per_s\x18\x01 \x01(\x01\x12\x13\n\x0b\x66lops_per_s\x18\x02 \x01(\x01\"M\n\x10RankMeasureLayer\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\x12\x11\n\tmeasure_s\x18\x02 \x01(\x01\"\xae\x01\n\x0fRankLayerReport\x12\x17\n\x0f\x64\x65\x63ode_layer_ms\x18\x01 \x01(\x01\x12!\n\x19\x64\x65\x63ode_layer_ms_per_extra\x18\x02 \x01(\x01\x12\"\n\x1aprefill_layer_ms_per_token\x18\x03 \x01(\x01\x12\x0f\n\x07head_ms\x18\x04 \x01(\x01\x12\x18\n\x10step_overhead_ms\x18\x05 \x01(\x01\x12\x10\n\x08\x65mbed_ms\x18\x06 \x01(\x01\"\x1f\n\x08RankTune\x12\x13\n\x0bhidden_size\x18\x01 \x01(\r\"\xb0\x01\n\x08RankLoad\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.ModelSpec\x12*\n\x06source\x18\x02 \x01(\x0b\x32\x1a.plait.wire.v1.ModelSource\x12&\n\x04span\x18\x03 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x11\n\tkv_tokens\x18\x04 \x01(\r\x12\x15\n\rnum_positions\x18\x05 \x01(\r\"]\n\nRankLoaded\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x15\n\rshared_digest\x18\x02 \x01(\t\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x04\x12\x12\n\nread_bytes\x18\x04 \x01(\x04\"\n\n\x08RankDrop\"b\n\tRankChunk\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x14\n\x0crotation_row\x18\x04 \x01(\r\x12\x0c\n\x04runs\x18\x05 \x03(\r\"p\n\nRankLayers\x12&\n\x04span\x18\x01 \x01(\x0b\x32\x18.plait.wire.v1.LayerSpan\x12\x10\n\x08num_rows\x18\x02 \x01(\r\x12(\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x18.plait.wire.v1.RankChunk\"\x1c\n\x08RankHead\x12\x10\n\x08num_rows\x18\x01 \x01(\r\"\x0b\n\tRankAlive\"\x0b\n\tRankLeave\"A\n\nRankFailed\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.plait.wire.v1.Statusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,31 +51,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RANKMEMORY']._serialized_start=1388
   _globals['_RANKMEMORY']._serialized_end=1422
   _globals['_RANKMEASUREDEVICE']._serialized_start=1424
-  _globals['_RANKMEASUREDEVICE']._serialized_end=1443
-  _globals['_RANKDEVICEREPORT']._serialized_start=1445
-  _globals['_RANKDEVICEREPORT']._serialized_end=1512
-  _globals['_RANKMEASURELAYER']._serialized_start=1514
-  _globals['_RANKMEASURELAYER']._serialized_end=1572
-  _globals['_RANKLAYERREPORT']._serialized_start=1575
-  _globals['_RANKLAYERREPORT']._serialized_end=1749
-  _globals['_RANKTUNE']._serialized_start=1751
-  _globals['_RANKTUNE']._serialized_end=1782
-  _globals['_RANKLOAD']._serialized_start=1785
-  _globals['_RANKLOAD']._serialized_end=1961
-  _globals['_RANKLOADED']._serialized_start=1963
-  _globals['_RANKLOADED']._serialized_end=2056
-  _globals['_RANKDROP']._serialized_start=2058
-  _globals['_RANKDROP']._serialized_end=2068
-  _globals['_RANKCHUNK']._serialized_start=2070
-  _globals['_RANKCHUNK']._serialized_end=2168
-  _globals['_RANKLAYERS']._serialized_start=2170
-  _globals['_RANKLAYERS']._serialized_end=2282
-  _globals['_RANKHEAD']._serialized_start=2284
-  _globals['_RANKHEAD']._serialized_end=2312
-  _globals['_RANKALIVE']._serialized_start=2314
-  _globals['_RANKALIVE']._serialized_end=2325
-  _globals['_RANKLEAVE']._serialized_start=2327
-  _globals['_RANKLEAVE']._serialized_end=2338
-  _globals['_RANKFAILED']._serialized_start=2340
-  _globals['_RANKFAILED']._serialized_end=2405
+  _globals['_RANKMEASUREDEVICE']._serialized_end=1462
+  _globals['_RANKDEVICEREPORT']._serialized_start=1464
+  _globals['_RANKDEVICEREPORT']._serialized_end=1531
+  _globals['_RANKMEASURELAYER']._serialized_start=1533
+  _globals['_RANKMEASURELAYER']._serialized_end=1610
+  _globals['_RANKLAYERREPORT']._serialized_start=1613
+  _globals['_RANKLAYERREPORT']._serialized_end=1787
+  _globals['_RANKTUNE']._serialized_start=1789
+  _globals['_RANKTUNE']._serialized_end=1820
+  _globals['_RANKLOAD']._serialized_start=1823
+  _globals['_RANKLOAD']._serialized_end=1999
+  _globals['_RANKLOADED']._serialized_start=2001
+  _globals['_RANKLOADED']._serialized_end=2094
+  _globals['_RANKDROP']._serialized_start=2096
+  _globals['_RANKDROP']._serialized_end=2106
+  _globals['_RANKCHUNK']._serialized_start=2108
+  _globals['_RANKCHUNK']._serialized_end=2206
+  _globals['_RANKLAYERS']._serialized_start=2208
+  _globals['_RANKLAYERS']._serialized_end=2320
+  _globals['_RANKHEAD']._serialized_start=2322
+  _globals['_RANKHEAD']._serialized_end=2350
+  _globals['_RANKALIVE']._serialized_start=2352
+  _globals['_RANKALIVE']._serialized_end=2363
+  _globals['_RANKLEAVE']._serialized_start=2365
+  _globals['_RANKLEAVE']._serialized_end=2376
+  _globals['_RANKFAILED']._serialized_start=2378
+  _globals['_RANKFAILED']._serialized_end=2443
 # @@protoc_insertion_point(module_scope)

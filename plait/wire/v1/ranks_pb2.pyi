@@ -370,12 +370,17 @@ class RankMeasureDevice(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    MEASURE_S_FIELD_NUMBER: _builtins.int
+    measure_s: _builtins.float
+    """seconds of steps to time"""
     def __init__(
         self,
+        *,
+        measure_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measure_s", b"measure_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -414,6 +419,9 @@ class RankMeasureLayer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: _builtins.int
+    MEASURE_S_FIELD_NUMBER: _builtins.int
+    measure_s: _builtins.float
+    """seconds of steps to time"""
     @_builtins.property
     def spec(self) -> _common_pb2.ModelSpec:
         """the whole model's shape"""
@@ -422,10 +430,11 @@ class RankMeasureLayer(_message.Message):
         self,
         *,
         spec: _common_pb2.ModelSpec | None = ...,
+        measure_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measure_s", b"measure_s", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
