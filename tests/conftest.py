@@ -11,6 +11,11 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+# What is imported and collected is no garbage; it is frozen below.
+gc.disable()
+_YOUNG = 20_000
+"""Objects between two collections: searches make many, and hardly any in a circle."""
+
 # As many processes as processors run tests; each computes in one thread, and so do those it starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
@@ -27,3 +32,5 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: no collection of garbage looks through it again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_YOUNG)
+    gc.enable()
