@@ -58,7 +58,7 @@ def next_of_each(model: "torch.nn.Module", prompt: list[int], drawn: list[int]) 
 
 
 def test_three_nodes_draw_the_tokens_that_transformers_draws(
-    smollm_network: LocalNetwork, tmp_path_factory: pytest.TempPathFactory
+    smollm_network: LocalNetwork,
 ) -> None:
     prompts = prompt_ids()
     with client_of(smollm_network) as client, ThreadPoolExecutor(len(prompts)) as pool:
@@ -72,7 +72,7 @@ def test_three_nodes_draw_the_tokens_that_transformers_draws(
         )
     drawn = [list(answer.token_ids) for answer in answers]
     assert [len(ids) for ids in drawn] == [NUM_TOKENS] * len(prompts)
-    model = reference_model(tmp_path_factory)
+    model = reference_model()
     assert greedy(model, prompts[0]) == drawn[0]
     for prompt, ids in zip(prompts, drawn, strict=True):
         assert next_of_each(model, prompt, ids) == ids

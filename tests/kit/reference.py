@@ -1,43 +1,40 @@
 """transformers on the real SmolLM2, fp32: what our engines' tokens are held against.
 
-It takes transformers half a minute to read the GGUF, so whoever comes first leaves what was read
-for the others of this run.
+The weights are read by plait, bit for bit what transformers reads from such files
+(`test_models_transformers`): its own reading of this one takes half a minute.
 """
 
-import os
-from pathlib import Path
-
-import pytest
 import torch
-from filelock import FileLock
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plait.models import tokenizer_source
+from plait.models import open_source, span_tensor_names
 from tests.kit.network import smollm
 
-LOCK_S = 300.0
 
-
-def reference_model(factory: pytest.TempPathFactory) -> LlamaForCausalLM:
-    """Read by transformers itself, from the same file."""
-    source, _ = smollm()
-    files = tokenizer_source(source)
-    home = _of_all_workers(factory)
-    weights, config = home / "smollm.pt", home / "smollm.json"
-    with FileLock(home / "smollm.lock", timeout=LOCK_S):
-        if not weights.exists():
-            read = LlamaForCausalLM.from_pretrained(
-                files.folder, gguf_file=files.gguf_file, dtype=torch.float32
-            )
-            read.config.to_json_file(config)
-            torch.save(read.state_dict(), weights)
-    model = LlamaForCausalLM(LlamaConfig.from_json_file(config))
-    model.load_state_dict(torch.load(weights, mmap=True))
+def reference_model() -> LlamaForCausalLM:
+    """Everything but the weights is transformers' own."""
+    source, spec = smollm()
+    config = LlamaConfig(
+        vocab_size=spec.vocab_size,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.num_layers,
+        num_attention_heads=spec.num_heads,
+        num_key_value_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        rms_norm_eps=spec.norm_eps,
+        max_position_embeddings=spec.context_tokens_max,
+        tie_word_embeddings=spec.tie_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
+    )
+    opened, state = open_source(source), {}
+    for name in span_tensor_names(spec, spec.whole):
+        data = opened.read(name)
+        values = torch.frombuffer(data.buffer, dtype=getattr(torch, data.dtype.value))
+        state[name] = values.reshape(data.shape).float()
+    opened.close()
+    model = LlamaForCausalLM(config)
+    lacking, unknown = model.load_state_dict(state, strict=False)
+    assert lacking == ["lm_head.weight"] and not unknown, "the head is the embedding"
     model.train(mode=False)
     return model
-
-
-def _of_all_workers(factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run, of which each of xdist's workers has its own part."""
-    base = factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -75,7 +75,7 @@ def reference_ids(model: PreTrainedModel, prompt: list[int]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_three_stages_speak_like_transformers(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_three_stages_speak_like_transformers() -> None:
     source = pull(resolve(NAME))
     stages = load_stages(source)
     path = catalogue_folder(config.models_dir(), NAME) / CATALOGUE[NAME].file_name
@@ -100,6 +100,6 @@ def test_three_stages_speak_like_transformers(tmp_path_factory: pytest.TempPathF
             (position + len(ids), [token])
             for (position, ids), token in zip(inputs, tokens, strict=True)
         ]
-    model = reference_model(tmp_path_factory)
+    model = reference_model()
     assert drawn == [reference_ids(model, prompt) for prompt in PROMPTS]
     assert spec.num_layers == 30
