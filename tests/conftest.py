@@ -19,6 +19,9 @@ _YOUNG = 20_000
 # As many processes as processors run tests; each computes in one thread, and so do those it starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# None of them decodes for so long that huge pages would pay.
+os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+
 # Nor does any of them have to know this machine's speed well.
 os.environ.setdefault("PLAIT_MEASURE_S", "0.1")
 

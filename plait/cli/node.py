@@ -18,6 +18,7 @@ from plait.cli.amounts import parse_bytes as parse_bytes
 from plait.cli.amounts import parse_listen
 from plait.cli.durations import milliseconds
 from plait.cli.extras import needs
+from plait.cli.huge_pages import use_huge_pages
 from plait.cli.node_keep import SETTINGS, keep
 from plait.cli.node_owner import Home, Limits, Sets, allowed_device, owner_settings
 from plait.errors import ConfigError
@@ -135,6 +136,7 @@ def join_network(
 ) -> None:
     """Join a network and serve until stopped. Ctrl-C leaves in order; twice leaves at once."""
     needs("node")
+    use_huge_pages()
     from node.agent.identity import node_home
     from node.config import NodeConfig
     from plait import log

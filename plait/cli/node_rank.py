@@ -7,6 +7,7 @@ import typer
 
 from plait.cli.amounts import parse_bytes
 from plait.cli.extras import needs
+from plait.cli.huge_pages import use_huge_pages
 from plait.errors import ConfigError
 
 NUM_RANKS_MAX = 64
@@ -62,6 +63,7 @@ def rank(
 ) -> None:
     """Lend this machine to a node of the same LAN: a part of every layer that it holds."""
     needs("node")
+    use_huge_pages()
     from node.engine.device import pick_device
     from node.grouping import INVITED_JOIN_S, read_secret
     from node.rank import serve_rank

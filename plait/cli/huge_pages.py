@@ -1,0 +1,54 @@
+"""A node's memory in huge pages. A step reads every weight, and in pages of 4 KiB has to look up
+where each thousand of them lies; glibc asks Linux for pages of 2 MiB where it is told to before a
+program begins (decision 197)."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from plait.cli.lifeline import hand_over
+
+TUNABLES: Final = "GLIBC_TUNABLES"
+CHOICE: Final = "glibc.malloc.hugetlb"
+ASKED: Final = f"{CHOICE}=1"
+GLIBC_MIN: Final = (2, 35)
+
+
+def use_huge_pages() -> None:
+    """This same process, number and all, begins again with huge pages, unless it has them or its
+    owner has chosen otherwise; returns where it need not or cannot. Before anything is loaded."""
+    added = huge_pages(os.environ)
+    if not added or not sys.executable or len(sys.orig_argv) < 2:
+        return
+    hand_over()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
+
+
+def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a node's environment has beside another's, which is `environment`."""
+    tunables = tuned(environment, _libc())
+    return {} if tunables is None else {TUNABLES: tunables}
+
+
+def tuned(environment: Mapping[str, str], libc: str) -> str | None:
+    """What glibc is to be told with what it is told already; None: it is, or it cannot. `libc` is
+    its name and version, as confstr(3) has them."""
+    name, _, version = libc.partition(" ")
+    present = environment.get(TUNABLES, "")
+    if name != "glibc" or _numbers(version) < GLIBC_MIN or CHOICE in present:
+        return None
+    return f"{present}:{ASKED}" if present else ASKED
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):
+        return ""  # no glibc, or no such call
