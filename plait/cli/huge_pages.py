@@ -12,25 +12,23 @@ from plait.cli.lifeline import hand_over
 TUNABLES: Final = "GLIBC_TUNABLES"
 CHOICE: Final = "glibc.malloc.hugetlb"
 ASKED: Final = f"{CHOICE}=1"
+SMALL: Final = f"{CHOICE}=0"
+"""Quicker to fill, for who does not stay long."""
 GLIBC_MIN: Final = (2, 35)
 
 
 def use_huge_pages() -> None:
     """This same process, number and all, begins again with huge pages, unless it has them or its
     owner has chosen otherwise; returns where it need not or cannot. Before anything is loaded."""
-    added = huge_pages(os.environ)
-    if not added or not sys.executable or len(sys.orig_argv) < 2:
+    tunables = tuned(os.environ, _libc())
+    if tunables is None or not sys.executable or len(sys.orig_argv) < 2:
         return
     hand_over()
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
-
-
-def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a node's environment has beside another's, which is `environment`."""
-    tunables = tuned(environment, _libc())
-    return {} if tunables is None else {TUNABLES: tunables}
+    os.execve(
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, TUNABLES: tunables}
+    )
 
 
 def tuned(environment: Mapping[str, str], libc: str) -> str | None:

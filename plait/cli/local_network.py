@@ -14,7 +14,7 @@ import grpc
 from coordinator.core.view import NetworkView, NodeView
 from coordinator.view_json import network_from_json
 from plait.cli.children import Child, Children
-from plait.cli.huge_pages import huge_pages
+from plait.cli.huge_pages import SMALL, TUNABLES
 from plait.config import ClientProfile
 from plait.crypto.certificates import COORDINATOR_NAME
 from plait.errors import DeadlineError, ServiceError
@@ -71,7 +71,7 @@ class LocalNetwork:
             "PLAIT_TOKEN": self.create_token(plan.name),  # not in argv, which others may list
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            **huge_pages(os.environ),  # from its beginning, so that it need not begin anew
+            TUNABLES: os.environ.get(TUNABLES) or SMALL,  # loads, answers and ends
         }
         child = self.children.start(plan.name, arguments, environment, prefix=plan.prefix)
         self.nodes[plan.name] = child
