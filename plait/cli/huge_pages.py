@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from plait.cli.lifeline import hand_over
+from plait.cli.lifeline import start_anew
 
 TUNABLES: Final = "GLIBC_TUNABLES"
 CHOICE: Final = "glibc.malloc.hugetlb"
@@ -20,15 +20,11 @@ GLIBC_MIN: Final = (2, 35)
 def use_huge_pages() -> None:
     """This same process, number and all, begins again with huge pages, unless it has them or its
     owner has chosen otherwise; returns where it need not or cannot. Before anything is loaded."""
-    tunables = tuned(os.environ, _libc())
+    tunables = tuned(os.environ, libc_version())
     if tunables is None or not sys.executable or len(sys.orig_argv) < 2:
         return
-    hand_over()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(
-        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, TUNABLES: tunables}
-    )
+    os.environ[TUNABLES] = tunables
+    start_anew()
 
 
 def tuned(environment: Mapping[str, str], libc: str) -> str | None:
@@ -45,7 +41,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _libc() -> str:
+def libc_version() -> str:
+    """Its name and version; empty where it is not known."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):

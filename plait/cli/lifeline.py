@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 LIFELINE: Final = "PLAIT_LIFELINE"
 HELD: Final = "PLAIT_LIFELINE_HELD"
@@ -24,10 +25,14 @@ def hold_on() -> None:
         threading.Thread(target=_watch, args=(0, _stop), name="lifeline", daemon=True).start()
 
 
-def hand_over() -> None:
-    """This very process is about to run another program in its place: that one is to hold on."""
+def start_anew() -> NoReturn:
+    """This same process, number and all, begins again with its arguments and what its environment
+    is by now; a lifeline is held on to."""
     if os.environ.pop(HELD, None):
         os.environ[LIFELINE] = "1"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _watch(descriptor: int, stop: Callable[[], None]) -> None:

@@ -45,6 +45,7 @@ async def _join_and_serve(config: "NodeConfig", screen: "NodeScreen") -> "Exit":
     from node.agent.joining import check_config, join
     from node.owner.machine import open_hardware
     from node.owner.watch import OwnerWatch
+    from plait.cli.lifeline import start_anew
     from plait.cli.node_owner import gpu_index
     from plait.clock import SystemClock
     from plait.crypto.ownership import sole_owner
@@ -70,17 +71,8 @@ async def _join_and_serve(config: "NodeConfig", screen: "NodeScreen") -> "Exit":
         finally:
             owner.stop()
         if leaving.reason.code == OWNER_PAUSED:
+            # Without the engine: whatever the driver and the libraries held goes back to the
+            # system at once (decision 150).
             screen.close()
             start_anew()
         return leaving
-
-
-def start_anew() -> NoReturn:
-    """This same process, number and all, begins again without the engine: whatever the driver and
-    the libraries held goes back to the system at once (decision 150)."""
-    from plait.cli.lifeline import hand_over
-
-    hand_over()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -4,9 +4,9 @@ The weights are read by plait, bit for bit what transformers reads from such fil
 (`test_models_transformers`): its own reading of this one takes half a minute.
 """
 
-import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from node.engine.tensor_bytes import tensor_from_bytes
 from plait.models import open_source, span_tensor_names
 from tests.kit.network import smollm
 
@@ -30,8 +30,7 @@ def reference_model() -> LlamaForCausalLM:
     opened, state = open_source(source), {}
     for name in span_tensor_names(spec, spec.whole):
         data = opened.read(name)
-        values = torch.frombuffer(data.buffer, dtype=getattr(torch, data.dtype.value))
-        state[name] = values.reshape(data.shape).float()
+        state[name] = tensor_from_bytes(data.buffer, data.dtype, data.shape).float()
     opened.close()
     model = LlamaForCausalLM(config)
     lacking, unknown = model.load_state_dict(state, strict=False)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from plait.cli.huge_pages import ASKED, CHOICE, TUNABLES, tuned
+from plait.cli.huge_pages import ASKED, CHOICE, TUNABLES, libc_version, tuned
 
 GLIBC = "glibc 2.36"
 
@@ -46,10 +46,7 @@ def begun(**environment: str) -> list[str]:
     return answer.stdout.splitlines()
 
 
-@pytest.mark.skipif(
-    tuned({}, os.confstr("CS_GNU_LIBC_VERSION") or "") is None if sys.platform == "linux" else True,
-    reason="no glibc that knows of huge pages",
-)
+@pytest.mark.skipif(tuned({}, libc_version()) is None, reason="no glibc that knows of huge pages")
 def test_the_same_process_begins_once_more() -> None:
     first, second, last = begun()
     pid, told = first.split()
