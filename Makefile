@@ -9,6 +9,9 @@ PROMPT ?= Why is the sky blue?
 INSTALL := $(BIN)/python scripts/install.py
 PROTOS := $(wildcard protos/plait/wire/v1/*.proto)
 
+# What is compiled once serves every process that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check static proto proto-check lint type fast bench soak docs clean
 
 # An environment with a pip of today.

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,13 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / p for p in listed if not p.startswith("plait/wire/v1/") and (ROOT / p).exists()]
 
 
-def sources() -> list[Path]:
-    return [p for p in tracked("*.py") if p.relative_to(ROOT).parts[0] in SOURCE_ROOTS]
+@cache
+def sources() -> dict[Path, ast.Module]:
+    return {
+        path: ast.parse(path.read_text("utf-8"))
+        for path in tracked("*.py")
+        if path.relative_to(ROOT).parts[0] in SOURCE_ROOTS
+    }
 
 
 def test_no_file_is_longer_than_one_idea() -> None:
@@ -52,8 +58,8 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def test_no_function_is_longer_than_a_screen() -> None:
     long = {}
-    for path in sources():
-        for function in functions(ast.parse(path.read_text("utf-8"))):
+    for path, tree in sources().items():
+        for function in functions(tree):
             # The body: a command's signature may be as long as its list of options.
             length = (function.end_lineno or function.lineno) - function.body[0].lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -64,9 +70,8 @@ def test_no_function_is_longer_than_a_screen() -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [
         str(path.relative_to(ROOT))
-        for path in sources()
-        if path.read_text("utf-8").strip()
-        and ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None
+        for path, tree in sources().items()
+        if tree.body and ast.get_docstring(tree) is None
     ]
     assert silent == []
 
@@ -110,9 +115,9 @@ def test_zero_is_unspecified_in_every_enum() -> None:
 def test_source_never_prints() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources()
+        for path, tree in sources().items()
         if path.relative_to(ROOT).parts[:2] != ("plait", "cli")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
