@@ -1,6 +1,6 @@
 """How a mutant is hunted (`tests.sim.nest`): stories first, then seeds, until something objects.
 
-The stories that caught the mutant before come first.
+The story that caught the mutant before comes first.
 """
 
 import importlib
@@ -75,15 +75,29 @@ def load() -> None:
         importlib.import_module(module_name)
 
 
-def main(num_seeds: int, first: str) -> str:
-    """What caught the mutant, or "survived"; `first` begins the names of the stories told first."""
-    for module_name in sorted(STORIES, key=lambda name: not name.endswith(first or "?")):
-        module = importlib.import_module(module_name)
-        for name, tell in stories(module):
+def _object(module_name: str, *, only: str = "") -> str:
+    """What the stories of a module object to, or `only` the one of that name; empty if nothing."""
+    for name, tell in stories(importlib.import_module(module_name)):
+        if name == only or not only:
             try:
                 tell()
             except BaseException as error:
                 return f"{module_name}.{name}: {type(error).__name__} {error}"[:160]
+    return ""
+
+
+def tell_first(killer: str) -> str:
+    """What one story objects to, which is given as `test_module.test_story`; empty if nothing."""
+    module, _, story = killer.partition(".")
+    names = [name for name in STORIES if name.endswith(f".{module}")]
+    return next((said for name in names if (said := _object(name, only=story))), "")
+
+
+def main(num_seeds: int) -> str:
+    """What caught the mutant, or "survived"."""
+    for module_name in STORIES:
+        if said := _object(module_name):
+            return said
     from tests.sim.world import World  # noqa: PLC0415 - most mutants never come so far
 
     for seed in range(num_seeds):

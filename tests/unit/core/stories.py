@@ -28,6 +28,8 @@ from tests.unit.scheduler.pools import node as profile_of
 from tests.unit.scheduler.pools import tiny_model
 
 E = TypeVar("E")
+STILL_MAX = 1_000
+"""Wakings in a row at one and the same time."""
 IDLE = NodeLoad(
     kv_tokens_reserved=0,
     num_requests=0,
@@ -72,11 +74,14 @@ class Story:
         """Let time pass, with heartbeats of `beating` nodes every second."""
         caused: list[fx.Effect] = []
         until_ms = self.now_ms + delta_ms
+        num_still = 0
         while self.now_ms < until_ms:
             due_ms = self.core.next_deadline_ms()
             step_ms = min(until_ms, self.now_ms + 1_000)
             if due_ms is not None:
                 step_ms = min(step_ms, max(due_ms, self.now_ms))
+            num_still = num_still + 1 if step_ms == self.now_ms else 0
+            assert num_still < STILL_MAX, "time stands still: a deadline that is past is never met"
             self.now_ms = step_ms
             caused += self.tell(ev.Ticked())
             for name in beating:
