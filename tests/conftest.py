@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True)
@@ -29,6 +30,14 @@ os.environ.setdefault("PLAIT_MEASURE_S", "0.1")
 # processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests are not chosen by their marks, those on many examples try the few as well."""
+    if not config.option.markexpr:
+        few = [item for item in items if item.get_closest_marker("few")]
+        config.hook.pytest_deselected(items=few)
+        items[:] = [item for item in items if item not in few]
 
 
 def pytest_collection_finish() -> None:

@@ -23,7 +23,7 @@ HEADERS = {"authorization": f"Bearer {API_KEY}"}
 
 
 def http(rig: GatewayRig, **headers: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=rig.url, headers={**HEADERS, **headers}, timeout=10.0)
+    return rig.http({**HEADERS, **headers})
 
 
 async def test_errors_are_openai_objects() -> None:

@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import Message, MessageParam, ToolParam, message_create_params
 
 from coordinator.gateway.anthropic_schema import REFUSED
-from tests.kit.gateway_rig import GatewayRig, open_gateway
+from tests.kit.gateway_rig import NO_TLS, GatewayRig, open_gateway
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
 
 ASK: list[MessageParam] = [{"role": "user", "content": "hi"}]
@@ -35,11 +35,14 @@ SAMPLED: dict[str, Any] = {"temperature": 0.5, "top_k": 5, "top_p": 0.5}
 
 
 def client_of(rig: GatewayRig, *, key: str = API_KEY) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(base_url=rig.url, api_key=key, max_retries=0, timeout=10.0)
+    client = anthropic.DefaultAsyncHttpxClient(verify=NO_TLS)
+    return anthropic.AsyncAnthropic(
+        base_url=rig.url, api_key=key, max_retries=0, timeout=10.0, http_client=client
+    )
 
 
 def http(rig: GatewayRig) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=rig.url, headers={"x-api-key": API_KEY}, timeout=10.0)
+    return rig.http({"x-api-key": API_KEY})
 
 
 def prompt_of(network: ScriptedNetwork) -> bytes:

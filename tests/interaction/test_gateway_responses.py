@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.responses import (
@@ -14,8 +13,8 @@ from openai.types.responses import (
 )
 
 from coordinator.gateway.responses_schema import LOGPROBS, REFUSED
-from tests.kit.gateway_rig import GatewayRig, open_gateway
-from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+from tests.kit.gateway_rig import open_gateway
+from tests.kit.scripted_network import ScriptedNetwork, says
 
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOL: FunctionToolParam = {
@@ -46,11 +45,6 @@ HONOURED: dict[str, Any] = {
     "truncation": "disabled",
     "user": "someone",
 }
-
-
-def http(rig: GatewayRig) -> httpx.AsyncClient:
-    headers = {"authorization": f"Bearer {API_KEY}"}
-    return httpx.AsyncClient(base_url=rig.url, headers=headers, timeout=10.0)
 
 
 def prompt_of(network: ScriptedNetwork) -> bytes:
@@ -166,7 +160,7 @@ def test_every_published_field_is_honoured_or_listed_as_refused() -> None:
 
 
 async def test_fields_of_the_schema() -> None:
-    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, http(rig) as client:
+    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, rig.http() as client:
         whole = await client.post("/v1/responses", json=HONOURED)
         assert whole.status_code == 200, whole.text
         assert whole.json()["service_tier"] == "flex"
@@ -210,7 +204,7 @@ BAD: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "value", "param"), BAD, ids=range(len(BAD)))
 async def test_bad_input_is_named(name: str, value: Any, param: str) -> None:
     network = ScriptedNetwork(says("hello"))
-    async with open_gateway(network) as rig, http(rig) as client:
+    async with open_gateway(network) as rig, rig.http() as client:
         body = json.dumps({**HONOURED, name: value}).encode()
         answer = await client.post("/v1/responses", content=body)
     assert answer.status_code == 400, answer.text

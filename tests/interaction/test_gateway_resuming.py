@@ -4,7 +4,6 @@ import dataclasses
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from coordinator.core import events as ev
@@ -34,7 +33,7 @@ async def test_an_openai_client_goes_on_behind_the_last_event_it_has() -> None:
     network = ScriptedNetwork()
     async with (
         open_gateway(network) as rig,
-        httpx.AsyncClient(base_url=rig.url, headers=HEADERS, timeout=10.0) as client,
+        rig.http(HEADERS) as client,
     ):
         whole = (await client.post(URL, json=BODY)).text
         ids = [line.removeprefix("id: ") for line in whole.splitlines() if line.startswith("id: ")]
@@ -92,7 +91,7 @@ def test_an_epoch_that_no_request_can_have_come_to_is_refused() -> None:
 async def test_ids_that_are_none_of_ours_and_streams_of_many_are_refused() -> None:
     async with (
         open_gateway(ScriptedNetwork()) as rig,
-        httpx.AsyncClient(base_url=rig.url, headers=HEADERS, timeout=10.0) as client,
+        rig.http(HEADERS) as client,
     ):
         for body, last_id in ((BODY, "no id"), ({**BODY, "n": 2}, "abc:1")):
             answer = await client.post(URL, json=body, headers={"last-event-id": last_id})
@@ -104,7 +103,7 @@ async def test_a_gateway_that_stops_ends_every_stream_with_an_error_event() -> N
     network = ScriptedNetwork(pause_after=3)
     async with (
         open_gateway(network) as rig,
-        httpx.AsyncClient(base_url=rig.url, headers=HEADERS, timeout=10.0) as client,
+        rig.http(HEADERS) as client,
         client.stream("POST", URL, json=BODY) as answer,
     ):
         lines: list[str] = []

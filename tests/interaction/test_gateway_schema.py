@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 from openai.types import completion_create_params as completion_schema
 from openai.types.chat import (
@@ -15,7 +14,7 @@ from openai.types.chat import completion_create_params as chat_schema
 
 from coordinator.gateway.schema import CHAT_REFUSED, COMPLETION_REFUSED
 from tests.kit.gateway_rig import open_gateway
-from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+from tests.kit.scripted_network import ScriptedNetwork, says
 
 CHAT_HONOURED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
@@ -84,7 +83,7 @@ def test_every_published_field_is_honoured_or_listed_as_refused() -> None:
 async def test_fields_of_the_schema(
     path: str, base: dict[str, Any], refused: frozenset[str]
 ) -> None:
-    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, http(rig.url) as client:
+    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, rig.http() as client:
         whole = await client.post(path, json={**base, **OURS})
         assert whole.status_code == 200, whole.text
         assert len(whole.json()["choices"]) == 2
@@ -163,7 +162,7 @@ CHAT_BAD: list[tuple[str, Any, str]] = [
 
 async def test_bad_values_name_the_parameter() -> None:
     base = {"model": "tiny", "messages": CHAT_HONOURED["messages"]}
-    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, http(rig.url) as client:
+    async with open_gateway(ScriptedNetwork(says("hello"))) as rig, rig.http() as client:
         for name, value, param in CHAT_BAD:
             body = json.dumps({**base, name: value})
             answer = await client.post("/v1/chat/completions", content=body)
@@ -211,8 +210,3 @@ async def test_text_parts_developer_and_the_answer_sent_back() -> None:
         )
     prompt = bytes(network.starts[1].prompt_token_ids).decode()
     assert prompt == "<system>be brief<user>a<assistant>ok<user>b<assistant>"
-
-
-def http(url: str) -> httpx.AsyncClient:
-    headers = {"authorization": f"Bearer {API_KEY}"}
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=10.0)

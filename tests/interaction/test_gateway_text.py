@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.kit.gateway_rig import open_gateway
@@ -19,7 +18,7 @@ async def ask(script: str, **more: Any) -> tuple[dict[str, Any], list[dict[str, 
     headers = {"authorization": f"Bearer {API_KEY}"}
     async with (
         open_gateway(ScriptedNetwork(says(script))) as rig,
-        httpx.AsyncClient(base_url=rig.url, headers=headers, timeout=10.0) as client,
+        rig.http(headers) as client,
     ):
         whole = (await client.post(COMPLETIONS, json=body)).json()["choices"][0]
         chunks = []

@@ -4,7 +4,6 @@ told."""
 import asyncio
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -14,7 +13,7 @@ from coordinator.gateway.limits import DoorLimits
 from plait.types import Reason, RequestId
 from scheduler.selection.fairness import SloClass
 from tests.kit.gateway_rig import open_doors, open_gateway
-from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+from tests.kit.scripted_network import ScriptedNetwork, says
 
 MESSAGES: Any = [{"role": "user", "content": "a prompt that is longer than one block of tokens"}]
 
@@ -85,11 +84,10 @@ async def test_who_waits_hears_in_the_event_stream_where_and_how_long() -> None:
     door = DoorLimits(headers_hold_s=0.01, keepalive_s=5.0)
     async with (
         open_gateway(network, door=door) as rig,
-        httpx.AsyncClient(headers={"authorization": f"Bearer {API_KEY}"}, timeout=10.0) as client,
+        rig.http() as client,
     ):
         body = {"model": "tiny", "messages": MESSAGES, "stream": True}
-        url = f"{rig.url}/v1/chat/completions"
-        async with client.stream("POST", url, json=body) as answer:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             lines = (line async for line in answer.aiter_lines() if line)
             assert await anext(lines) == ": queued position=1 reason=kv_full"
             request_id = RequestId(submitted(network)[0].request_id)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -14,8 +13,8 @@ from plait.errors import InvalidRequestError
 from plait.sdk import Messages
 from plait.types import FinishReason
 from plait.wire.v1 import common_pb2, data_pb2
-from tests.kit.gateway_rig import GatewayRig, open_doors, open_gateway
-from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+from tests.kit.gateway_rig import open_doors, open_gateway
+from tests.kit.scripted_network import ScriptedNetwork, says
 
 ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 1 + 2?"}]
 PARAMETERS: dict[str, Any] = {
@@ -306,7 +305,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 async def test_what_is_wrong_is_named_before_any_route_is_opened() -> None:
     network = ScriptedNetwork(says("x"))
-    async with open_gateway(network) as rig, http(rig) as client:
+    async with open_gateway(network) as rig, rig.http(timeout_s=20.0) as client:
         for fields, param, what in BAD:
             body = {"model": "tiny", "messages": ASK, **fields}
             answer = await client.post("/v1/chat/completions", json=body)
@@ -315,12 +314,6 @@ async def test_what_is_wrong_is_named_before_any_route_is_opened() -> None:
             assert error["param"] == param, error
             assert what in error["message"], error
     assert not network.starts
-
-
-def http(rig: GatewayRig) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=rig.url, headers={"authorization": f"Bearer {API_KEY}"}, timeout=20
-    )
 
 
 async def test_the_sdk_calls_functions_and_answers_them() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx
 import pytest
 
 from coordinator.core import events as ev
@@ -36,7 +35,7 @@ async def test_http_headers() -> None:
     )
     async with open_gateway(network) as rig:
         headers = {"authorization": f"Bearer {API_KEY}"}
-        async with httpx.AsyncClient(base_url=rig.url, headers=headers, timeout=20.0) as client:
+        async with rig.http(headers, timeout_s=20.0) as client:
             for at, (more, expected) in enumerate(given):
                 async with client.stream("POST", "/v1/completions", json=BODY, headers=more):
                     assert await trace_of(rig, network, at) == expected

@@ -15,11 +15,17 @@ def few_and_many(
     always: tuple[object, ...] = (),
     **named: SearchStrategy[object],
 ) -> Callable[[Callable[..., None]], Callable[[int], None]]:
-    """A decorator as `given`: the test runs with `few` examples, and, marked slow, with `many`.
-    `always` are examples of properties of one argument."""
+    """A decorator as `given`: the test runs with `few` examples where slow tests are left out, and
+    else with `many`. `always` are examples of properties of one argument."""
 
     def decorate(holds: Callable[..., None]) -> Callable[[int], None]:
-        @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
+        @pytest.mark.parametrize(
+            "examples",
+            [
+                pytest.param(few, marks=pytest.mark.few),
+                pytest.param(many, marks=pytest.mark.slow),
+            ],
+        )
         def test(examples: int) -> None:
             checked = given(*drawn, **named)(holds)
             for one in always:

@@ -3,11 +3,14 @@
 import contextlib
 import hashlib
 import itertools
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+import httpx
 from grpc import aio
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from coordinator.gateway.gateway import Gateway, GatewayConfig
 from coordinator.gateway.generate import GenerateLimits
@@ -33,6 +36,10 @@ from tests.kit.scripted_network import (
     tiny_spec,
 )
 from tests.kit.stores import MemoryKeys
+
+BEARER: Final = {"authorization": f"Bearer {API_KEY}"}
+NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of plain HTTP: each would read all of the world's authorities else."""
 
 
 @dataclass
@@ -72,7 +79,18 @@ class GatewayRig:
         )
 
     def openai(self, *, key: str = API_KEY) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=10.0)
+        url, client = f"{self.url}/v1", DefaultAsyncHttpxClient(verify=NO_TLS)
+        return AsyncOpenAI(
+            base_url=url, api_key=key, max_retries=0, timeout=10.0, http_client=client
+        )
+
+    def http(
+        self, headers: Mapping[str, str] = BEARER, *, timeout_s: float = 10.0
+    ) -> httpx.AsyncClient:
+        """A client of the HTTP door."""
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=timeout_s, verify=NO_TLS
+        )
 
 
 def make_gateway(
