@@ -13,33 +13,43 @@ from typing import Final
 import psutil
 
 from node.owner.hardware import FILE_VARIABLE, FileHardware, Hardware, HardwareReading
+from node.owner.limits import PauseWhen
 from node.owner.nvidia import NvidiaGpu
 
 CALL_S: Final = 0.4
 _MIB: Final = 1 << 20
 
 
-def open_hardware(home: Path, gpu_index: int | None) -> Hardware:
+def open_hardware(home: Path, gpu_index: int | None, rules: PauseWhen) -> Hardware:
     """The machine, or the file that stands in for it, by its name in the node's folder or by its
-    whole path. `gpu_index` None: no GPU is used."""
+    whole path. `gpu_index` None: no GPU is used. What no rule asks for is not looked at."""
     path = os.environ.get(FILE_VARIABLE)
-    return FileHardware(home / path) if path else Machine(gpu_index)
+    if path:
+        return FileHardware(home / path)
+    return Machine(
+        gpu_index, wants_user=rules.user_active_min is not None, wants_screen=rules.fullscreen
+    )
 
 
 class Machine:
-    """A `node.owner.hardware.Hardware`. What a command has to be asked for is asked once a second.
-
-    `wants_session` says whether anybody needs to know about users and windows.
+    """A `node.owner.hardware.Hardware`. What a command has to be asked for is asked once a second,
+    and where somebody wants to know: when the machine was used, what fills its screen.
     """
 
     def __init__(
         self,
         gpu_index: int | None = 0,
         *,
+        wants_user: bool = True,
+        wants_screen: bool = True,
         unix_s: Callable[[], float] = lambda: time.time_ns() / 1e9,
+        ask: Callable[..., str] | None = None,
     ) -> None:
+        """`ask` runs a command and returns what it prints."""
         self._gpu = NvidiaGpu(gpu_index) if gpu_index is not None else None
+        self._wants_user, self._wants_screen = wants_user, wants_screen
         self._unix_s = unix_s
+        self._ask = ask or _ask
         self._asked_s = 0.0
         self._idle_s: float | None = None
         self._is_fullscreen: bool | None = None
@@ -48,8 +58,11 @@ class Machine:
         now_s = self._unix_s()
         if now_s - self._asked_s >= 1.0 or now_s < self._asked_s:
             self._asked_s = now_s
-            self._idle_s = _least(_terminal_idle_s(now_s), _session_idle_s(now_s))
-            self._is_fullscreen = _is_fullscreen()
+            if self._wants_user:
+                session_s = _session_idle_s(now_s, self._ask)
+                self._idle_s = _least(_terminal_idle_s(now_s), session_s)
+            if self._wants_screen:
+                self._is_fullscreen = _is_fullscreen(self._ask)
         gpu = self._gpu.read() if self._gpu is not None else None
         return HardwareReading(
             other_gpu_process_mb=gpu.others_bytes / _MIB if gpu is not None else None,
@@ -87,9 +100,9 @@ def _terminal_idle_s(now_s: float) -> float | None:
     return idle
 
 
-def _session_idle_s(now_s: float) -> float | None:
+def _session_idle_s(now_s: float, ask: Callable[..., str]) -> float | None:
     """What logind says of sessions with a seat: 0 while one of them is not idle."""
-    answer = _ask("loginctl", "show-seat", "seat0", "--property=IdleHint,IdleSinceHint")
+    answer = ask("loginctl", "show-seat", "seat0", "--property=IdleHint,IdleSinceHint")
     words = dict(line.partition("=")[::2] for line in answer.splitlines())
     if words.get("IdleHint") == "no":
         return 0.0
@@ -99,14 +112,14 @@ def _session_idle_s(now_s: float) -> float | None:
     return None
 
 
-def _is_fullscreen() -> bool | None:
+def _is_fullscreen(ask: Callable[..., str]) -> bool | None:
     if not os.environ.get("DISPLAY"):
         return None
-    front = _ask("xprop", "-root", "-notype", "_NET_ACTIVE_WINDOW")
+    front = ask("xprop", "-root", "-notype", "_NET_ACTIVE_WINDOW")
     window = front.rpartition(" ")[2].strip()
     if not window.startswith("0x"):
         return None
-    state = _ask("xprop", "-id", window, "-notype", "_NET_WM_STATE")
+    state = ask("xprop", "-id", window, "-notype", "_NET_WM_STATE")
     return "_NET_WM_STATE_FULLSCREEN" in state
 
 

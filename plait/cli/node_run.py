@@ -52,7 +52,8 @@ async def _join_and_serve(config: "NodeConfig", screen: "NodeScreen") -> "Exit":
 
     await asyncio.to_thread(check_config, config)
     clock = SystemClock()
-    hardware = open_hardware(config.home, gpu_index(config.device, config.owner))
+    gpu, rules = gpu_index(config.device, config.owner), config.owner.limits.pause_when
+    hardware = open_hardware(config.home, gpu, rules)
     with sole_owner(config.home, role="node", flag="--home"):
         credentials = await join(config)
         owner = OwnerWatch(config.owner, config.home, hardware, clock)
