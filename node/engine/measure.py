@@ -42,6 +42,10 @@ _CYCLE_PARAMS = 24_000_000
 """Small layers are repeated until they exceed the caches, as a whole span would."""
 
 _LAYERS_MAX = 8
+_SHORT_S = 0.5
+_LAYERS_MAX_SHORT = 2
+"""Who gives less than `_SHORT_S` gets a smaller square and fewer layers: one step of the usual ones
+would take all of it."""
 _HEAD_PARAMS_MAX = 32_000_000
 _CONTEXT_TOKENS = 128
 """Tokens in the cache while a decode step is measured."""
@@ -58,7 +62,7 @@ def measure_device(
     device: Device, memory_bytes: int, *, budget_s: float = MEASURE_S
 ) -> DeviceReport:
     """Time a product of two square matrices, and a product that reads 256 MiB once."""
-    size = _MATMUL_SIZE[device.kind]
+    size = _MATMUL_SIZE[device.kind] // (2 if budget_s < _SHORT_S else 1)
     left = torch.rand(size, size, device=device.torch_device, dtype=torch.float32).to(device.dtype)
     square_s = _median_s(device, lambda: left @ left, budget_s=_SHARE_SQUARE * budget_s)
     width = 4096
@@ -86,7 +90,8 @@ def measure_layer(device: Device, spec: ModelSpec, *, budget_s: float = MEASURE_
     else keeps the machine busy weighs on both sides of each.
     """
     narrow, scale = _narrowed(spec)
-    num_layers = max(1, min(_LAYERS_MAX, _CYCLE_PARAMS // narrow.layer_params))
+    layers_max = _LAYERS_MAX_SHORT if budget_s < _SHORT_S else _LAYERS_MAX
+    num_layers = max(1, min(layers_max, _CYCLE_PARAMS // narrow.layer_params))
     bare, bench = _Bench(device, _tiny(spec), 1), _Bench(device, narrow, num_layers)
     steps = (bare.decode(1), bench.decode(1), bench.decode(1 + _EXTRA_SEQUENCES), bench.prefill())
     rounds = _rounds_ms(device, steps, budget_s=_SHARE_ROUNDS * budget_s)
