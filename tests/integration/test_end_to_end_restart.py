@@ -3,13 +3,11 @@
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from plait.cli.children import Child
 from plait.cli.local_network import LocalNetwork
 from plait.models import load_spec, resolve
 from tests.kit.crowd import Crowd
@@ -20,9 +18,10 @@ from tests.kit.network import (
     rejoin_node,
     two_tiny_chains,
 )
+from tests.kit.wait import until_sync
 
 pytestmark = pytest.mark.slow
-NUM_TOKENS = 200
+NUM_TOKENS = 100
 NUM_STREAMS = 8
 DONE_S = 90.0
 LEAVE_S = 10.0
@@ -55,11 +54,12 @@ def sigterm(network: LocalNetwork, name: str) -> None:
     os.kill(network.nodes[name].pid, signal.SIGTERM)
 
 
-def operator(network: LocalNetwork, name: str) -> "subprocess.Popen[str]":
+def operator(network: LocalNetwork, name: str) -> Child:
     """`plait node drain NAME`, from anywhere."""
     profile = network.profile
     (network.home / "ca.pem").write_text(profile.ca_pem)
     return drain(
+        network,
         name,
         PLAIT_ADDRESS=profile.address,
         PLAIT_API_KEY=profile.api_key,
@@ -67,23 +67,20 @@ def operator(network: LocalNetwork, name: str) -> "subprocess.Popen[str]":
     )
 
 
-def owner(network: LocalNetwork, name: str) -> "subprocess.Popen[str]":
+def owner(network: LocalNetwork, name: str) -> Child:
     """`plait node drain` on the node's own machine."""
-    return drain(PLAIT_HOME=str(network.home / name.replace(" ", "-")))
+    return drain(network, PLAIT_HOME=str(network.home / name.replace(" ", "-")))
 
 
-def drain(*words: str, **environment: str) -> "subprocess.Popen[str]":
+def drain(network: LocalNetwork, *words: str, **environment: str) -> Child:
     """Returns once the drain has begun."""
-    command = [sys.executable, "-m", "plait.cli.main", "node", "drain", *words]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        stdout=subprocess.PIPE,
-        text=True,
+    command = network.children.start(
+        "drain " + "".join(words), ["node", "drain", *words], environment
     )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("draining")
-    return process
+    until_sync(
+        lambda: command.tail().startswith("draining"), timeout_s=LEAVE_S, what="a drain that began"
+    )
+    return command
 
 
 @pytest.mark.timeout(300)
@@ -91,7 +88,7 @@ def drain(*words: str, **environment: str) -> "subprocess.Popen[str]":
 def test_a_node_that_leaves_under_load_is_out_in_ten_seconds_and_nobody_notices(
     network: LocalNetwork,
     crowd: Crowd,
-    ask: Callable[[LocalNetwork, str], "subprocess.Popen[str] | None"],
+    ask: Callable[[LocalNetwork, str], Child | None],
 ) -> None:
     asked = crowd.start()
     view = network.wait(
@@ -101,12 +98,14 @@ def test_a_node_that_leaves_under_load_is_out_in_ten_seconds_and_nobody_notices(
     )
     name = next(n.display_name for n in view.nodes if n.kv_tokens_reserved > 0)
     command = ask(network, name)
+    assert not all(each.done() for each in asked), "it leaves under load"
     child = network.nodes.pop(name)
     code = child.process.wait(LEAVE_S)
     network.children.forget(child)
     if command is not None:
-        said, _ = command.communicate(timeout=LEAVE_S)
-        assert said.startswith("drained:")
+        assert command.process.wait(LEAVE_S) == 0
+        assert command.tail(1).startswith("drained:")
+        network.children.forget(command)
     answers = crowd.check(asked, timeout_s=DONE_S)
     assert code == 0
     assert all(answer.num_attempts <= 3 for answer in answers)
@@ -122,9 +121,15 @@ def test_a_coordinator_killed_at_any_moment_loses_no_request(
 ) -> None:
     rng = random.Random(20)
     before = {node.node_id: node.incarnation for node in network.view().nodes}
-    for _ in range(KILLS):
+    for number in range(KILLS):
         asked = crowd.start()
-        threading.Event().wait(rng.uniform(0.0, 1.5))  # the moment is what is drawn
+        moment = (number + rng.random()) / KILLS - 0.2  # below 0: before the first token
+        until_sync(
+            lambda moment=moment: crowd.has_come(moment),  # type: ignore[misc]
+            timeout_s=DONE_S,
+            poll_s=0.005,
+            what="the moment",
+        )
         kill_and_restart_coordinator(network, str(network.home / "tiny"))
         network.wait(lambda view: True, timeout_s=60, what="the coordinator's return")
         after = network.wait(

@@ -24,6 +24,7 @@ class Crowd:
         self._num_tokens = num_tokens
         self._pool = ThreadPoolExecutor(num)
         self._alone: tuple[tuple[int, ...], ...] = ()
+        self._num_seen = 0
 
     def __enter__(self) -> "Crowd":
         self._alone = tuple(each.result().streamed_ids for each in self.start())
@@ -38,12 +39,20 @@ class Crowd:
         stream = self._client.stream(
             prompt, max_tokens=self._num_tokens, temperature=0.8, seed=who, ignore_eos=True
         )
-        ids = [token_id for delta in stream for token_id in delta.token_ids]
+        ids: list[int] = []
+        for delta in stream:
+            ids += delta.token_ids
+            self._num_seen += len(delta.token_ids)
         return Answered(tuple(ids), stream.result)
 
     def start(self) -> "list[Future[Answered]]":
         """All at once."""
+        self._num_seen = 0
         return [self._pool.submit(self.ask, who) for who in range(self.num)]
+
+    def has_come(self, share: float) -> bool:
+        """Whether so much of all tokens that were asked for is here."""
+        return self._num_seen >= share * self.num * self._num_tokens
 
     def check(self, asked: "Sequence[Future[Answered]]", *, timeout_s: float) -> list[Completion]:
         """Wait for all. Asserts that each gave what it gives alone, no token twice, none lost."""
