@@ -226,13 +226,27 @@ class ChainPlanner:
         self, orders: Sequence[list[NodeId]], target: LayerSpan
     ) -> list[tuple[float, int, list[NodeId]]]:
         """(head time, -room, order) of those that fit, the quickest head first; one that comes and
-        goes counts as slower, and so does the other end."""
+        goes counts as slower, and so does the other end. `orders` are of the same nodes."""
+        if not orders:
+            return []
+        is_first, is_last = target.start == 0, target.end == self.spec.num_layers
+        between = {n: self.cap(n, is_first=False, is_last=False) for n in orders[0]}
+        full, total = {n for n, room in between.items() if room < 1}, sum(between.values())
         scored = []
         for order in orders:
-            caps = self._caps(order, target)
-            if min(caps) >= 1 and sum(caps) >= len(target):
-                ends = self.losses.get(order[0], 0.0) + self.losses.get(order[-1], 0.0)
-                scored.append((self.costs[order[-1]].head_ms * (1.0 + ends), -sum(caps), order))
+            first, last = order[0], order[-1]
+            if first == last:
+                room = least = self.cap(first, is_first=is_first, is_last=is_last)
+            else:
+                rooms = (
+                    self.cap(first, is_first=is_first, is_last=False),
+                    self.cap(last, is_first=False, is_last=is_last),
+                )
+                room = total - between[first] - between[last] + sum(rooms)
+                least = 0 if full - {first, last} else min(rooms)
+            if least >= 1 and room >= len(target):
+                ends = self.losses.get(first, 0.0) + self.losses.get(last, 0.0)
+                scored.append((self.costs[last].head_ms * (1.0 + ends), -room, order))
         return sorted(scored)
 
     def _ring(self, node_ids: list[NodeId]) -> list[NodeId]:

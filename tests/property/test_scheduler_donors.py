@@ -38,26 +38,24 @@ def draw_pool(rng: random.Random) -> AllocationProblem:
 def least_read(pool: AllocationProblem) -> int | None:
     """The fewest layers that nodes read until every layer is held, over all placements."""
     held = {p.node_id: p.span for p in pool.held}
-    options: list[list[tuple[LayerSpan | None, int]]] = []
+    everything = (1 << LAYERS) - 1
+    least = {0: 0}
+    """The fewest layers that the nodes so far read, for every set of layers they can hold."""
     for profile in pool.nodes:
         kept = held.get(profile.node_id)
-        own: list[tuple[LayerSpan | None, int]] = [(None, 0)]
+        reached = dict(least)
         for span in SPANS:
             fits = need_bytes(profile, SPEC, span, pool.kv_tokens_min) <= profile.memory_bytes
             if fits or span == kept:
                 num_kept = 0
                 if kept is not None:
                     num_kept = max(0, min(span.end, kept.end) - max(span.start, kept.start))
-                own.append((span, len(span) - num_kept))
-        options.append(own)
-    best: int | None = None
-    for choice in itertools.product(*options):
-        read = sum(count for _, count in choice)
-        if best is not None and read >= best:
-            continue
-        if not missing_spans([span for span, _ in choice if span is not None], LAYERS):
-            best = read
-    return best
+                own = everything >> (LAYERS - len(span)) << span.start
+                for others, read in least.items():
+                    both, num_read = others | own, read + len(span) - num_kept
+                    reached[both] = min(num_read, reached.get(both, num_read))
+        least = reached
+    return least.get(everything)
 
 
 def held_against_the_twin(rng: random.Random) -> tuple[int, int]:
