@@ -22,10 +22,22 @@ from plait.cli.children import Children, Process
 
 PRELOADED: Final = (
     "plait.cli.app",
+    "plait.cli.node_run",
+    "plait.cli.node_view",
+    "node.agent.joining",
+    "node.owner.machine",
+    "node.paused",
     "node.main",
     "coordinator.main",
+    "cryptography.hazmat.backends.openssl.backend",
+    "fastapi.middleware.gzip",
+    "nicegui.ui_run_with",
+    "scheduler.selection.rough",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "uvicorn.lifespan.on",
     "transformers",
     "tokenizers",
+    "tests.kit.probed",
     "tests.kit.kept",
 )
 _SERVER: Final = multiprocessing.get_context("forkserver")
