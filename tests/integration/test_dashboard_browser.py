@@ -31,6 +31,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-site-isolation-trials",
 )
 ADDRESSES = {"Enrolment": "enrolment", "API keys": "keys", "Plan": "plan"}
 needs_chromium = needs(CHROMIUM, "Chromium", "chromium")
