@@ -1,9 +1,11 @@
 """Ranges of files over HTTP: retried, resumed where they broke off, and held to one version."""
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import httpx
@@ -26,6 +28,12 @@ class RemoteFile:
     size_bytes: int
     commit: str
     content_id: str
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """Those that hubs are believed by, read once in a process: that takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 class RangeClient:
@@ -96,7 +104,10 @@ class RangeClient:
     def _client(self) -> httpx.Client:
         if self._http is None:
             self._http = httpx.Client(
-                headers=self._headers, timeout=_TIMEOUT, follow_redirects=True
+                headers=self._headers,
+                timeout=_TIMEOUT,
+                follow_redirects=True,
+                verify=_authorities(),
             )
         return self._http
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -67,12 +68,19 @@ class HubServer:
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return _hashes(path, path.stat().st_mtime_ns, path.stat().st_size)[0]
 
 
 def blob_id(path: Path) -> str:
+    return _hashes(path, path.stat().st_mtime_ns, path.stat().st_size)[1]
+
+
+@lru_cache(maxsize=64)
+def _hashes(path: Path, _written_ns: int, _size: int) -> tuple[str, str]:
+    """SHA-256, and Git's name, of a file that was last written then: hubs know them."""
     content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content)
+    return hashlib.sha256(content).hexdigest(), blob.hexdigest()
 
 
 @contextmanager
@@ -158,20 +166,21 @@ class _Handler(BaseHTTPRequestHandler):
     def _give_large(self, path: Path) -> None:
         self.state.cdn_connections.add(self.client_address)
         self.state.cdn_authorizations.append(self.headers.get("Authorization", ""))
-        content = path.read_bytes()
         asked = self.headers.get("Range", "").removeprefix("bytes=").split("-")
         fault = self.state.faults.pop(0) if self.state.faults else None
         if isinstance(fault, int):
             self._send(fault, {"Retry-After": "0"}, b"")
             return
         if len(asked) != 2 or fault == "whole":
-            self._send(200, {"ETag": '"whole"'}, content)
+            self._send(200, {"ETag": '"whole"'}, path.read_bytes())
             return
         start, end = int(asked[0]), int(asked[1]) + 1
-        body = bytearray(content[start:end])
+        with path.open("rb") as file:
+            file.seek(start)
+            body = bytearray(file.read(end - start))
         if fault == "flip":
             body[len(body) // 2] ^= 1
-        total = len(content) + (1 if fault == "long" else 0)
+        total = path.stat().st_size + (1 if fault == "long" else 0)
         headers = {"Content-Range": f"bytes {start}-{end - 1}/{total}", "ETag": '"part"'}
         if fault == "gzip":
             headers["Content-Encoding"] = "gzip"
