@@ -25,7 +25,7 @@ from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROMPT = list(range(40, 72))
-NUM_TOKENS = 400
+NUM_TOKENS = 240
 BUSY_S = 3.0
 """What a busy machine takes to hear of it."""
 GREEDY: GenerateOptions = {"max_tokens": NUM_TOKENS, "temperature": 0.0, "ignore_eos": True}
