@@ -7,6 +7,10 @@ import signal
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+_TOGETHER = ("tests/integration/smollm",)
+"""Packages of which one process runs all files."""
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -30,6 +34,19 @@ os.environ.setdefault("PLAIT_MEASURE_S", "0.1")
 # processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Together(LoadFileScheduling):  # type: ignore[misc]
+    """As `--dist loadfile`, but that files of one package share its network."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder, _, _ = nodeid.partition("/test_")
+        return folder if folder in _TOGETHER else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """None leaves it to the command line's own."""
+    return _Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ The weights are read by plait, bit for bit what transformers reads from such fil
 (`test_models_transformers`): its own reading of this one takes half a minute.
 """
 
+import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from node.engine.tensor_bytes import tensor_from_bytes
@@ -37,3 +38,25 @@ def reference_model() -> LlamaForCausalLM:
     assert lacking == ["lm_head.weight"] and not unknown, "the head is the embedding"
     model.train(mode=False)
     return model
+
+
+@torch.inference_mode()
+def greedy_ids(model: LlamaForCausalLM, prompt: list[int], num_tokens: int) -> list[int]:
+    """Token by token, as a generation does."""
+    drawn: list[int] = []
+    step, cache = torch.tensor([prompt]), None
+    for _ in range(num_tokens):
+        out = model(input_ids=step, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        drawn.append(int(out.logits[0, -1].argmax()))
+        step = torch.tensor([[drawn[-1]]])
+    return drawn
+
+
+@torch.inference_mode()
+def next_of_each(model: LlamaForCausalLM, prompt: list[int], drawn: list[int]) -> list[int]:
+    """What follows the prompt and each drawn token, in one pass: equal to `drawn` exactly where a
+    greedy generation is (by induction over the positions), at a twelfth of the cost."""
+    ids = torch.tensor([[*prompt, *drawn[:-1]]])
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(drawn)).logits[0]
+    return [int(token) for token in logits.argmax(-1)]

@@ -7,20 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
+from transformers import LlamaForCausalLM
 
 from coordinator.core import events as ev
-from coordinator.models import served_models
+from coordinator.gateway.tokens import Tokenizer
 from coordinator.shell.journal import read_entries
 from plait.cli.local_network import LocalNetwork
 from plait.types import FinishReason, LayerSpan, NodeId
 from tests.kit import leaving_client
-from tests.kit.network import SMOLLM, client_of, now_ms, smollm
-from tests.kit.reference import reference_model
+from tests.kit.network import client_of, now_ms, smollm
+from tests.kit.reference import greedy_ids, next_of_each
 from tests.kit.wait import until_sync
 
 pytestmark = pytest.mark.slow
 NUM_TOKENS = 64
+NUM_STEPS = 16
+"""In which the reference also goes token by token."""
 PROMPTS = (
     "The capital of France is",
     "Once upon a time, in a village by the sea,",
@@ -31,36 +33,10 @@ PROMPTS = (
 FREE_MS = 1_000
 
 
-def prompt_ids() -> list[list[int]]:
-    (model,) = served_models([SMOLLM])
-    return [model.tokenizer.encode(prompt, with_special=True) for prompt in PROMPTS]
-
-
-@torch.inference_mode()
-def greedy(model: "torch.nn.Module", prompt: list[int]) -> list[int]:
-    """Token by token, as a generation does."""
-    drawn: list[int] = []
-    step, cache = torch.tensor([prompt]), None
-    for _ in range(NUM_TOKENS):
-        out = model(input_ids=step, past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        drawn.append(int(out.logits[0, -1].argmax()))
-        step = torch.tensor([[drawn[-1]]])
-    return drawn
-
-
-@torch.inference_mode()
-def next_of_each(model: "torch.nn.Module", prompt: list[int], drawn: list[int]) -> list[int]:
-    """What follows the prompt and each drawn token, in one pass: equal to `drawn` exactly where a
-    greedy generation is (by induction over the positions), at a twelfth of the cost."""
-    logits = model(input_ids=torch.tensor([[*prompt, *drawn[:-1]]])).logits[0]
-    return [int(token) for token in logits[len(prompt) - 1 :].argmax(-1)]
-
-
 def test_three_nodes_draw_the_tokens_that_transformers_draws(
-    smollm_network: LocalNetwork,
+    smollm_network: LocalNetwork, tokenizer: Tokenizer, reference: LlamaForCausalLM
 ) -> None:
-    prompts = prompt_ids()
+    prompts = [tokenizer.encode(prompt, with_special=True) for prompt in PROMPTS]
     with client_of(smollm_network) as client, ThreadPoolExecutor(len(prompts)) as pool:
         answers = list(
             pool.map(
@@ -72,10 +48,9 @@ def test_three_nodes_draw_the_tokens_that_transformers_draws(
         )
     drawn = [list(answer.token_ids) for answer in answers]
     assert [len(ids) for ids in drawn] == [NUM_TOKENS] * len(prompts)
-    model = reference_model()
-    assert greedy(model, prompts[0]) == drawn[0]
     for prompt, ids in zip(prompts, drawn, strict=True):
-        assert next_of_each(model, prompt, ids) == ids
+        assert next_of_each(reference, prompt, ids) == ids
+    assert greedy_ids(reference, prompts[0], NUM_STEPS) == drawn[0][:NUM_STEPS]
     for answer in answers:
         assert len(answer.route) == 3
         assert answer.num_attempts == 1

@@ -19,7 +19,7 @@ ASK: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "Name three colours, separated by commas."}
 ]
 NUM_NODES = 3
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_refusals_come_from_the_real_network_too(
 
 
 @pytest.mark.parametrize("name", ["ask.py", "stream.py", "openai_client.py"])
-def test_the_examplesrun_example(smollm_network: LocalNetwork, name: str) -> None:
+def test_the_examples_run(smollm_network: LocalNetwork, name: str) -> None:
     done = run_example(smollm_network, [str(EXAMPLES / name)])
     assert len(done.stdout.splitlines()[0]) > 10
 

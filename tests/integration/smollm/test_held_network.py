@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from plait.cli.local_network import LocalNetwork
 from plait.types import FinishReason
-from tests.integration.test_openai_network import EXAMPLES, client, run_example
+from tests.integration.smollm.test_openai_network import EXAMPLES, client, run_example
 from tests.kit.network import SMOLLM, client_of
 
 __all__ = ["client"]  # a fixture

@@ -1,8 +1,7 @@
 """Real weights: three stages that each read a third give transformers' greedy tokens."""
 
 import pytest
-import torch
-from transformers import PreTrainedModel
+from transformers import LlamaForCausalLM
 
 from node.engine.held import Loader
 from node.engine.runner import Runner
@@ -11,7 +10,7 @@ from plait import config
 from plait.models import CATALOGUE, load_spec, open_source, pull, resolve
 from plait.models.records import catalogue_folder
 from plait.types import HeldSpan, LayerSpan, ModelSource, SamplingParams
-from tests.kit.reference import reference_model
+from tests.kit.reference import next_of_each
 from tests.unit.engine.kit import CPU, hidden_item, ids_item, make_sequence
 
 NAME = "smollm2-135m-instruct"
@@ -61,21 +60,8 @@ def run_ring(
     return [result.token_id for result in results if result.token_id is not None]
 
 
-@torch.inference_mode()
-def reference_ids(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    cache = None
-    drawn: list[int] = []
-    step = torch.tensor([prompt])
-    for _ in range(NUM_TOKENS):
-        output = model(input_ids=step, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        step = output.logits[:, -1:].argmax(dim=-1)
-        drawn.append(int(step))
-    return drawn
-
-
 @pytest.mark.slow
-def test_three_stages_speak_like_transformers() -> None:
+def test_three_stages_speak_like_transformers(reference: LlamaForCausalLM) -> None:
     source = pull(resolve(NAME))
     stages = load_stages(source)
     path = catalogue_folder(config.models_dir(), NAME) / CATALOGUE[NAME].file_name
@@ -100,6 +86,7 @@ def test_three_stages_speak_like_transformers() -> None:
             (position + len(ids), [token])
             for (position, ids), token in zip(inputs, tokens, strict=True)
         ]
-    model = reference_model()
-    assert drawn == [reference_ids(model, prompt) for prompt in PROMPTS]
+    assert [len(ids) for ids in drawn] == [NUM_TOKENS] * len(PROMPTS)
+    for prompt, ids in zip(PROMPTS, drawn, strict=True):
+        assert next_of_each(reference, prompt, ids) == ids
     assert spec.num_layers == 30
