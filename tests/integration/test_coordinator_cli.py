@@ -12,6 +12,7 @@ import pytest
 from plait.config import ClientProfile
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until_sync
+from tests.kit.warm import WarmChildren
 
 pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "plait.cli.main", "coordinator"]
@@ -27,17 +28,14 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def fail(home: Path, *arguments: str) -> str:
-    run = subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert run.returncode != 0, run.stderr
-    assert "Traceback" not in run.stderr
-    return " ".join(run.stderr.split())
+    with WarmChildren(home / "logs") as children:
+        variables = {"PLAIT_HOME": str(home), "COLUMNS": "120"}
+        child = children.start("coordinator", ["coordinator", *arguments], variables)
+        assert child.process.wait(60) != 0
+        said = child.log_path.read_text()
+        child.log_path.unlink()
+    assert "Traceback" not in said
+    return " ".join(said.split())
 
 
 def test_a_start_prints_where_everything_is_and_a_stop_is_orderly(tmp_path: Path) -> None:
