@@ -24,7 +24,7 @@ from tests.kit.wait import until_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROMPT = list(range(40, 72))
-NUM_TOKENS = 440
+NUM_TOKENS = 240
 SHUNNED_S = 10.0
 NUM_AFTER = 20
 SHUNNED_MIN = 18
