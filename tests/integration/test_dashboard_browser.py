@@ -31,7 +31,6 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-site-isolation-trials",
 )
 ADDRESSES = {"Enrolment": "enrolment", "API keys": "keys", "Plan": "plan"}
 needs_chromium = needs(CHROMIUM, "Chromium", "chromium")
