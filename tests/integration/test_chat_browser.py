@@ -5,23 +5,35 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from plait.types import Reason
 from tests.integration.test_dashboard_browser import ARTIFACTS, CHROMIUM, FLAGS, needs_chromium
 from tests.kit.gateway_rig import GatewayRig, open_gateway
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [
+    pytest.mark.slow,
+    needs_chromium,
+    pytest.mark.asyncio(loop_scope="module"),
+]
 HOSTILE = "<img src=x onerror=alert(1)><b>bold</b>"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        await launched.close()
 
 
 @asynccontextmanager
 async def opened(
-    network: ScriptedNetwork, **options: int
+    browser: Browser, network: ScriptedNetwork, **options: int
 ) -> AsyncIterator[tuple[Page, GatewayRig]]:
-    async with open_gateway(network) as rig, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    async with open_gateway(network) as rig:
         context = await browser.new_context(
             viewport={"width": options.get("width", 1_000), "height": 700}
         )
@@ -35,7 +47,7 @@ async def opened(
         yield page, rig
         assert errors == []
         assert hosts == {rig.url}
-        await browser.close()
+        await context.close()
 
 
 async def sign_in(page: Page, key: str = API_KEY) -> None:
@@ -43,9 +55,9 @@ async def sign_in(page: Page, key: str = API_KEY) -> None:
     await page.keyboard.press("Enter")
 
 
-async def test_a_question_is_answered_as_text_whatever_it_holds() -> None:
+async def test_a_question_is_answered_as_text_whatever_it_holds(browser: Browser) -> None:
     network = ScriptedNetwork(says(HOSTILE))
-    async with opened(network) as (page, _):
+    async with opened(browser, network) as (page, _):
         await sign_in(page)
         await expect(page.get_by_label("Model")).to_have_text("tiny")
         await page.get_by_label("Message").fill("hi")
@@ -64,9 +76,9 @@ async def test_a_question_is_answered_as_text_whatever_it_holds() -> None:
     assert HOSTILE.encode() in second, "the history goes along"
 
 
-async def test_an_answer_can_be_stopped_and_the_network_hears_it() -> None:
+async def test_an_answer_can_be_stopped_and_the_network_hears_it(browser: Browser) -> None:
     network = ScriptedNetwork(pause_after=3)
-    async with opened(network) as (page, rig):
+    async with opened(browser, network) as (page, rig):
         await sign_in(page)
         await page.get_by_label("Message").fill("hi")
         await page.keyboard.press("Enter")
@@ -76,11 +88,13 @@ async def test_an_answer_can_be_stopped_and_the_network_hears_it() -> None:
         await network.wait_for(lambda: rig.gateway.relay.num_generations == 0)
 
 
-async def test_a_wrong_key_and_a_full_network_are_said_and_nothing_typed_is_lost() -> None:
+async def test_a_wrong_key_and_a_full_network_are_said_and_nothing_typed_is_lost(
+    browser: Browser,
+) -> None:
     network = ScriptedNetwork(
         refusal=Reason(code="queue_full", message="256 requests wait already")
     )
-    async with opened(network, width=390) as (page, _):
+    async with opened(browser, network, width=390) as (page, _):
         await sign_in(page, "wrong")
         await expect(page.get_by_role("status")).to_contain_text("key")
         await sign_in(page)
