@@ -4,6 +4,8 @@ is judged by what it changes; at a desk they search on."""
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from itertools import zip_longest
 
 import pytest
 from hypothesis import settings
@@ -36,12 +38,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _unit(nodeid: str) -> str:
+    """What stays on one process: a file, or a package that shares a network."""
+    folder, _, _ = nodeid.partition("/test_")
+    return folder if folder in _TOGETHER else nodeid.split("::", 1)[0]
+
+
 class _Together(LoadFileScheduling):  # type: ignore[misc]
     """As `--dist loadfile`, but that files of one package share its network."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder, _, _ = nodeid.partition("/test_")
-        return folder if folder in _TOGETHER else nodeid.split("::", 1)[0]
+        return _unit(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
@@ -55,11 +62,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         few = [item for item in items if item.get_closest_marker("few")]
         config.hook.pytest_deselected(items=few)
         items[:] = [item for item in items if item not in few]
+    items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Files that wait for processes take turns with files that compute: one process's test waits
+    while another's computes. The short ones come last, as before."""
+    units: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        units.setdefault(_unit(item.nodeid), []).append(item)
+    waiting = [unit for unit in units if unit.startswith("tests/integration/")]
+    short = [unit for unit in units if unit.startswith("tests/unit/")]
+    computing = [unit for unit in units if unit not in (*waiting, *short)]
+    turns = zip_longest(waiting, computing)
+    order = [unit for turn in turns for unit in turn if unit is not None]
+    return [item for unit in (*order, *short) for item in units[unit]]
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: no collection of garbage looks through it again."""
-    gc.collect()
-    gc.freeze()
+    """Garbage is looked for from here on."""
+    _keep()
     gc.set_threshold(_YOUNG)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What lives when a file's tests have ended has been imported or is remembered for good. After
+    thousands of tests one look for garbage took two seconds, and an engine asks for one whenever
+    it lets a span go."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        _keep()
+
+
+def _keep() -> None:
+    """No collection of garbage looks through what there is once more."""
+    gc.collect()
+    gc.freeze()
