@@ -25,6 +25,7 @@ def test_without_faults_every_request_is_answered() -> None:
     assert set(world.witness.outcomes) == {"length"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     digests = []
     for _ in range(2):

@@ -3,6 +3,7 @@ though guess and draw hang together, and more guesses are right than of its like
 
 from collections import Counter
 
+import pytest
 import torch
 
 from node.engine.distribution import distribution
@@ -60,6 +61,7 @@ def chi_square(counts: Counter[tuple[int, int]], num_draws: int) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_tokens_are_distributed_as_without_a_draft_model() -> None:
     counts, num_right = draw_pairs(NUM_DRAWS)
     assert chi_square(counts, NUM_DRAWS) < 37.7, "15 degrees of freedom: once in 1000 tests"

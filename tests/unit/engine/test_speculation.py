@@ -107,6 +107,7 @@ def test_the_answer_is_the_same_to_the_last_token(seed: int) -> None:
     assert num_right > num_steps // 2, "guesses were right now and then"
 
 
+@pytest.mark.slow
 def test_with_guesses_tokens_are_distributed_as_without() -> None:
     """Chi-square over pairs of tokens, where the likeliest token is always guessed."""
     num_draws, vocab = 3000, 4

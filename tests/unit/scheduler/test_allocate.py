@@ -167,6 +167,7 @@ def test_without_a_working_solver_the_plan_is_greedy(solve: SolvePatterns) -> No
         assert "without the solver" in plan.warnings[0]
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "from tests.unit.scheduler.pools import *\n"
@@ -217,6 +218,7 @@ def test_many_nodes_are_planned_and_pass_the_check(num_nodes: int) -> None:
     assert plan.objective_tokens_per_s >= 0.9 * greedy.objective_tokens_per_s
 
 
+@pytest.mark.slow
 def test_a_large_pool_is_planned_no_worse_than_by_whole_classes() -> None:
     names = [f"n{i:02d}" for i in range(16)]
     rtt = {

@@ -116,6 +116,7 @@ def test_fairness_is_what_a_naive_search_finds(
     assert fair_score(scores, parts) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 1), min_size=2, max_size=5), st.floats(0.2, 5.0))
 @example([0, 1, 1, 0], 0.203125)
 @settings(max_examples=5, deadline=None)

@@ -41,6 +41,7 @@ def test_an_optimum_is_proved_where_equal_nodes_share_evenly() -> None:
     assert plan.is_proved
 
 
+@pytest.mark.slow
 def test_fewer_stages_carry_no_more() -> None:
     mixed = cluster((3, 6), (BIG, SMALL), 24)
     rates = []
@@ -52,6 +53,7 @@ def test_fewer_stages_carry_no_more() -> None:
     assert rates == sorted(rates)
 
 
+@pytest.mark.slow
 def test_chains_cross_narrow_links_where_many_nodes_share_them() -> None:
     wide = cluster((4, 8), (BIG, SMALL), 30)
     sides = [0 if i < 6 else 1 for i in range(12)]

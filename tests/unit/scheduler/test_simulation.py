@@ -262,6 +262,7 @@ def digest_of() -> str:
     return summarise(engine.run(), duration_s=30.0).digest
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_digest_whatever_the_hash_seed() -> None:
     digests = set()
     for hash_seed in ("1", "random"):
