@@ -186,8 +186,12 @@ class CoordinatorConfig:
         ):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
-        if self.plan_wait_ms < 0:
-            raise ConfigError("--plan-wait-s cannot be negative")
+        for name, wait_ms in (
+            ("--plan-wait-s", self.plan_wait_ms),
+            ("--request-wait-s", self.request_wait_ms),
+        ):
+            if wait_ms < 0:
+                raise ConfigError(f"{name} cannot be negative")
         if self.wire_dtype not in (AUTO, *DType):
             words = ", ".join((AUTO, *DType))
             raise ConfigError(f"--wire-dtype {self.wire_dtype}: choose one of {words}")

@@ -89,6 +89,9 @@ def run(
     ] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Answer length where a client says none.")] = 256,
     queue_max: Annotated[int, typer.Option(help="Requests that may wait for a chain.")] = 256,
+    request_wait_s: Annotated[
+        float, typer.Option(help="How long a request waits for a chain before it is refused.")
+    ] = 30.0,
     demand: Annotated[
         str,
         typer.Option(
@@ -154,6 +157,7 @@ def run(
         weights=weights,
         max_tokens_default=max_tokens,
         queue_max=queue_max,
+        request_wait_ms=milliseconds(request_wait_s, flag="--request-wait-s"),
         is_profile_written=not no_profile,
         demand=parse_weights(demand, flag="--demand"),
         replicas_min=parse_counts(min_replicas, flag="--min-replicas"),

@@ -26,7 +26,7 @@ PROMPT = list(range(40, 72))
 LONG_PROMPT = [number % 250 for number in range(7_000)]
 NUM_TOKENS = 200
 BACK_S = 60.0
-WAIT_S = 30.0
+WAIT_S = 12.0
 BUSY_S = 5.0
 
 
@@ -36,8 +36,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     home = tmp_path_factory.mktemp("killed-network")
     spec = write_tiny_model(home / "tiny", context_tokens=CONTEXT)
     model = str(home / "tiny")
+    options = ("--no-mqtt", "--request-wait-s", str(WAIT_S))
     with serving_network(
-        home, model, spec, num_stages=2, num_spares=2, kv_tokens=CONTEXT
+        home, model, spec, num_stages=2, num_spares=2, kv_tokens=CONTEXT, telemetry=options
     ) as network:
         yield network
 

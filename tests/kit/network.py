@@ -41,8 +41,9 @@ def serving_network(
 ) -> Iterator[LocalNetwork]:
     """A network in which all nodes serve. Memory is capped so that every chain needs `num_stages`
     of them; `num_spares` join a running network, so they hold layers that others hold already.
-    `telemetry` are the coordinator's options for its broker. Asserts before the block begins that a
-    route takes `num_stages` nodes. All in fp32: memory is reckoned and answers are compared so."""
+    `telemetry` are the coordinator's options for its broker, and others. Asserts before the block
+    begins that a route takes `num_stages` nodes. All in fp32: memory is reckoned and answers are
+    compared so."""
     options = ("--kv-tokens", str(kv_tokens), "--weights", "fp32", *telemetry)
     with local_network(
         home=home, model=model, num_nodes=num_stages, options=options, start=WarmChildren

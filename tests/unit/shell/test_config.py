@@ -42,6 +42,7 @@ def test_what_is_no_address_is_refused_with_its_flag(text: str) -> None:
         ({"max_tokens_default": -1}, "--max-tokens"),
         ({"queue_max": 0}, "--queue-max"),
         ({"plan_wait_ms": -1}, "--plan-wait-s"),
+        ({"request_wait_ms": -1}, "--request-wait-s"),
         ({"wire_dtype": "float64"}, "--wire-dtype"),
         ({"node": Listen("0.0.0.0", 7420, "--node-listen")}, "--listen and --node-listen"),
         ({"broker_certs_dir": "x"}, "--broker-name"),
