@@ -11,6 +11,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
+from plait.cli.huge_pages import SMALL, TUNABLES
+
 _TOGETHER = ("tests/integration/smollm",)
 """Packages of which one process runs all files."""
 
@@ -27,7 +29,7 @@ _YOUNG = 20_000
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 # None of them decodes for so long that huge pages would pay.
-os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+os.environ.setdefault(TUNABLES, SMALL)
 
 # Nor does any of them have to know this machine's speed well.
 os.environ.setdefault("PLAIT_MEASURE_S", "0.1")

@@ -3,7 +3,7 @@ mutual TLS, tickets, keys and MQTT. What `plait demo` and the end-to-end tests s
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ LOOPBACK: Final = "127.0.0.1"
 class NodePlan:
     """How to start one node. `memory_bytes` caps weights, KV and buffers; None: no cap. `advertise`
     is what neighbours dial; None: where it listens. `options` are further words of its command,
-    `prefix` a command that becomes it."""
+    `environment` further variables, `prefix` a command that becomes it."""
 
     name: str
     memory_bytes: int | None = None
@@ -40,6 +40,7 @@ class NodePlan:
     listen: str = f"{LOOPBACK}:0"
     advertise: str | None = None
     options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()
 
 
@@ -72,6 +73,7 @@ class LocalNetwork:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             TUNABLES: os.environ.get(TUNABLES) or SMALL,  # loads, answers and ends
+            **plan.environment,
         }
         child = self.children.start(plan.name, arguments, environment, prefix=plan.prefix)
         self.nodes[plan.name] = child

@@ -69,7 +69,7 @@ def join(network: LocalNetwork, number: int, spec: ModelSpec, *options: str) -> 
             name=f"node {number}",
             memory_bytes=cap_for_stages(spec, NUM_STAGES, KV_TOKENS),
             options=options,
-            prefix=("env", f"PLAIT_MODELS={models}"),
+            environment={"PLAIT_MODELS": str(models)},
         )
     )
 

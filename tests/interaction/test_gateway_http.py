@@ -14,16 +14,15 @@ from coordinator.gateway.generate import GenerateLimits
 from coordinator.gateway.limits import DoorLimits
 from coordinator.ports import KeyLimits
 from plait.types import Reason
-from tests.kit.gateway_rig import GatewayRig, open_gateway
+from tests.kit.gateway_rig import BEARER, GatewayRig, open_gateway
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-HEADERS = {"authorization": f"Bearer {API_KEY}"}
 
 
 def http(rig: GatewayRig, **headers: str) -> httpx.AsyncClient:
-    return rig.http({**HEADERS, **headers})
+    return rig.http({**BEARER, **headers})
 
 
 async def test_errors_are_openai_objects() -> None:

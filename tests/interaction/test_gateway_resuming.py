@@ -16,10 +16,9 @@ from plait.errors import InvalidRequestError, UnavailableError
 from plait.types import RequestId
 from plait.wire.v1 import common_pb2, data_pb2, gateway_pb2
 from tests.kit.gateway_rig import make_gateway, open_doors, open_gateway
-from tests.kit.scripted_network import API_KEY, FIRST, LAST, ScriptedNetwork
+from tests.kit.scripted_network import FIRST, LAST, ScriptedNetwork
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "hi", "max_tokens": 12, "stream": True}
-HEADERS = {"authorization": f"Bearer {API_KEY}"}
 URL = "/v1/completions"
 
 
@@ -33,7 +32,7 @@ async def test_an_openai_client_goes_on_behind_the_last_event_it_has() -> None:
     network = ScriptedNetwork()
     async with (
         open_gateway(network) as rig,
-        rig.http(HEADERS) as client,
+        rig.http() as client,
     ):
         whole = (await client.post(URL, json=BODY)).text
         ids = [line.removeprefix("id: ") for line in whole.splitlines() if line.startswith("id: ")]
@@ -91,7 +90,7 @@ def test_an_epoch_that_no_request_can_have_come_to_is_refused() -> None:
 async def test_ids_that_are_none_of_ours_and_streams_of_many_are_refused() -> None:
     async with (
         open_gateway(ScriptedNetwork()) as rig,
-        rig.http(HEADERS) as client,
+        rig.http() as client,
     ):
         for body, last_id in ((BODY, "no id"), ({**BODY, "n": 2}, "abc:1")):
             answer = await client.post(URL, json=body, headers={"last-event-id": last_id})
@@ -103,7 +102,7 @@ async def test_a_gateway_that_stops_ends_every_stream_with_an_error_event() -> N
     network = ScriptedNetwork(pause_after=3)
     async with (
         open_gateway(network) as rig,
-        rig.http(HEADERS) as client,
+        rig.http() as client,
         client.stream("POST", URL, json=BODY) as answer,
     ):
         lines: list[str] = []

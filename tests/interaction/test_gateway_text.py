@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.kit.gateway_rig import open_gateway
-from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+from tests.kit.scripted_network import ScriptedNetwork, says
 
 COMPLETIONS = "/v1/completions"
 ANSWER = "a é 🦊🦊 end 👩‍🚀!"
@@ -15,10 +15,9 @@ ANSWER = "a é 🦊🦊 end 👩‍🚀!"
 async def ask(script: str, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The choice of one request, whole; and its chunks, streamed."""
     body = {"model": "tiny", "prompt": "x", "max_tokens": 100, "logprobs": 1, **more}
-    headers = {"authorization": f"Bearer {API_KEY}"}
     async with (
         open_gateway(ScriptedNetwork(says(script))) as rig,
-        rig.http(headers) as client,
+        rig.http() as client,
     ):
         whole = (await client.post(COMPLETIONS, json=body)).json()["choices"][0]
         chunks = []

@@ -84,8 +84,7 @@ class WarmProcess:
 
 
 class WarmChildren(Children):
-    """Those that another command than a host's (`tests.kit.netns`) starts are cold; one that only
-    sets variables of ours is none."""
+    """Those that another command than a host's (`tests.kit.netns`) starts are cold."""
 
     def launch(
         self,
@@ -94,9 +93,6 @@ class WarmChildren(Children):
         log_path: Path,
         prefix: Sequence[str],
     ) -> Process:
-        if prefix[:1] == ("env",) and all(word.startswith("PLAIT_") for word in prefix[1:]):
-            theirs_too = dict(word.split("=", 1) for word in prefix[1:])
-            environment, prefix = {**environment, **theirs_too}, ()
         is_on_a_host = tuple(prefix[:-1]) == _ON_A_HOST
         if prefix and not is_on_a_host:
             return super().launch(arguments, environment, log_path, prefix)
