@@ -67,6 +67,7 @@ class RunningErrand:
         self._addresses: dict[NodeId, tuple[str, ...]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._unsaid: list[tuple[FileRange, ChunkHashes]] = []
+        self._unreleased: list[FileRange] = []
         self._saying: asyncio.Task[None] | None = None
         self._ask_after_ms = 0
         self._hub_error: PlaitError | None = None
@@ -111,7 +112,7 @@ class RunningErrand:
 
     # --- the loop -------------------------------------------------------------------------------
 
-    async def fetched(
+    def fetched(
         self,
         batch: HubBatch,
         held: Sequence[tuple[FileRange, ChunkHashes]],
@@ -121,18 +122,16 @@ class RunningErrand:
         for one, _ in held:
             self.errand.done(one)
         self.errand.hub_failed(batch)
+        self._unsaid += held
         if error is not None:
             _log.warning("hub_failed", reason=error.code, message=error.message)
             self._hub_error = error
+            self._unreleased += batch
         self._wake.set()
-        with contextlib.suppress(PlaitError):
-            if held:
-                await self._means.desk.held(self._content_id, held, serves=self._means.serves)
-            if error is not None:
-                await self._means.desk.released(self._content_id, batch)
 
     async def drive(self) -> None:
-        """Until all ranges are here. Raises WeightsError, ModelError, UnavailableError."""
+        """Until all ranges are here, and that has been said. Raises WeightsError, ModelError,
+        UnavailableError."""
         failure: PlaitError | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -143,11 +142,12 @@ class RunningErrand:
                     await self._pause()
                 if self._asking is not None:
                     self._asking.cancel()
-            await self._say_held()
         except* PlaitError as failed:
             failure = _first(failed)
         finally:
             self.jobs.put(None)
+        if not self._is_over:
+            await self._say()
         if failure is not None:
             raise failure
 
@@ -162,8 +162,9 @@ class RunningErrand:
     def _launch(self, group: asyncio.TaskGroup) -> None:
         """Ask for chunks as far as limits go, and for the whereabouts of ranges that have none."""
         errand, now_ms = self.errand, self._now_ms()
-        if self._unsaid and (self._saying is None or self._saying.done()):
-            self._saying = group.create_task(self._say_held())
+        has_news = bool(self._unsaid or self._unreleased)
+        if has_news and (self._saying is None or self._saying.done()):
+            self._saying = group.create_task(self._say())
         while (fetch := errand.next_fetch(now_ms)) is not None:
             group.create_task(self._fetch(fetch))
         has_time = not (errand.has_near and errand.is_at_hub)
@@ -223,12 +224,16 @@ class RunningErrand:
         if hashes is not None and self._means.serves:
             self._unsaid.append((one, hashes))
 
-    async def _say_held(self) -> None:
-        """What came from neighbours is here too now; several ranges at once."""
-        said, self._unsaid = self._unsaid, []
-        if said:
-            with contextlib.suppress(PlaitError):
-                await self._means.desk.held(self._content_id, said, serves=True)
+    async def _say(self) -> None:
+        """What is here now, several ranges at once, and what the hub did not give."""
+        said, released, means = list(self._unsaid), list(self._unreleased), self._means
+        with contextlib.suppress(PlaitError):
+            if said:
+                await means.desk.held(self._content_id, said, serves=means.serves)
+                del self._unsaid[: len(said)]
+            if released:
+                await means.desk.released(self._content_id, released)
+                del self._unreleased[: len(released)]
 
     def _tell(self, one: FileRange, parts: RangeParts) -> None:
         """The waiting thread hears of bytes once."""

@@ -116,7 +116,7 @@ class WeightsSupply:
             run.hub_progressed()
             advanced(got)
         held = run.shelved(batch)
-        asyncio.run_coroutine_threadsafe(run.fetched(batch, held, error), self._loop)
+        self._loop.call_soon_threadsafe(run.fetched, batch, held, error)
 
     # --- the loop -------------------------------------------------------------------------------
 

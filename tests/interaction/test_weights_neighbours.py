@@ -2,17 +2,19 @@
 fetches go on where they were, and without a hub nothing but neighbours is asked."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from grpc import aio
 
 from coordinator.core.weight_book import WeightBook, WeightLimits
+from node.agent.weights_desk import WeightsDesk
 from node.agent.weights_means import SupplyLimits
 from plait.errors import WeightsError
 from plait.models import resolve
 from plait.types import LayerSpan
-from plait.types.weights import CHUNK_BYTES
+from plait.types.weights import CHUNK_BYTES, ChunkHashes, FileRange
 from tests.kit.weights_rig import weights_rig
 from tests.unit.models.hub_server import HubServer, only_hub
 from tests.unit.models.tiny import TinyModel, tiny_model, write_folder
@@ -153,6 +155,41 @@ async def test_what_no_node_holds_is_waited_for_and_said(
         assert hub.requests == []
         await first.load(rig.source, model, LayerSpan(4, 6))
         await lonely.load(rig.source, model, LayerSpan(2, 6))
+
+
+class _FarDesk(WeightsDesk):
+    """Its words take a while, as over a long way."""
+
+    num_heard = 0
+
+    async def held(
+        self,
+        content_id: str,
+        ranges: Iterable[tuple[FileRange, ChunkHashes]],
+        *,
+        serves: bool,
+        is_anew: bool = False,
+        is_whole: bool = False,
+    ) -> None:
+        said = list(ranges)
+        await asyncio.sleep(0.1)
+        await super().held(content_id, said, serves=serves, is_anew=is_anew, is_whole=is_whole)
+        self.num_heard += len(said)
+
+
+async def test_who_has_loaded_has_said_so(hub: HubServer, model: TinyModel, tmp_path: Path) -> None:
+    """However far it is: who asks next is sent to it, and nothing is left to compare later."""
+    desks: list[_FarDesk] = []
+
+    def far(open_channel: Callable[[], aio.Channel]) -> WeightsDesk:
+        desks.append(_FarDesk(open_channel))
+        return desks[-1]
+
+    async with weights_rig(tmp_path, SOURCE) as rig:
+        node = await rig.add(make_desk=far)
+        await node.load(rig.source, model, LayerSpan(2, 3))
+        num_ranges = sum(len(node.disk.ranges(one)) for one in rig.content_ids)
+        assert desks[0].num_heard == num_ranges > 0
 
 
 @pytest.mark.slow

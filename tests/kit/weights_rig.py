@@ -112,6 +112,7 @@ class WeightsRig:
         is_offline: bool = False,
         serves: bool = True,
         limits: SupplyLimits | None = None,
+        make_desk: Callable[[Callable[[], aio.Channel]], WeightsDesk] = WeightsDesk,
     ) -> RigNode:
         """A node with an empty disk."""
         node_id = NodeIdentity.generate().node_id
@@ -123,7 +124,7 @@ class WeightsRig:
         ca_pem = self.authority.certificate_pem
         models_dir = self.home / f"node {len(self.nodes) + 1}"
         disk, counts, gate = Disk(models_dir), WeightCounts(), Gate()
-        desk = WeightsDesk(
+        desk = make_desk(
             lambda: node_server.channel_to_coordinator(
                 self.coordinator_address, current=lambda: tls, ca_pem=ca_pem
             )
