@@ -11,6 +11,7 @@ from node.engine.device import Device
 from node.engine.embedding import warm_rows
 from node.engine.grammar import GrammarCompiler
 from node.engine.grammar_thread import GrammarThread, MakeCompiler
+from node.engine.heap import give_back
 from node.engine.kv_cache import KvPool
 from node.engine.layouts.choice import keeps_copies
 from node.engine.loader import load_stage
@@ -199,6 +200,7 @@ class Loader:
     def release(self) -> None:
         """Give memory that nothing refers to any more back to the system."""
         gc.collect()
+        give_back()
         if self._device.kind == "cuda":
             torch.cuda.empty_cache()
 

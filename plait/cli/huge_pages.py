@@ -11,7 +11,11 @@ from plait.cli.lifeline import start_anew
 
 TUNABLES: Final = "GLIBC_TUNABLES"
 CHOICE: Final = "glibc.malloc.hugetlb"
-ASKED: Final = f"{CHOICE}=1"
+ARENAS: Final = "glibc.malloc.arena_max"
+ONE_ARENA: Final = f"{ARENAS}=1"
+"""What other arenas grow by is in small pages whatever is asked, and weights are read in a thread
+that would have one of its own."""
+ASKED: Final = f"{CHOICE}=1:{ONE_ARENA}"
 SMALL: Final = f"{CHOICE}=0"
 """Quicker to fill, for who does not stay long."""
 GLIBC_MIN: Final = (2, 35)
@@ -34,7 +38,8 @@ def tuned(environment: Mapping[str, str], libc: str) -> str | None:
     present = environment.get(TUNABLES, "")
     if name != "glibc" or _numbers(version) < GLIBC_MIN or CHOICE in present:
         return None
-    return f"{present}:{ASKED}" if present else ASKED
+    asked = f"{CHOICE}=1" if ARENAS in present else ASKED
+    return f"{present}:{asked}" if present else asked
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class GatedMlp:
 
     def __call__(self, rows: Tensor, residual: Tensor | None) -> Tensor:
         """rows, residual: (R, hidden). Without a residual, what would be added to it."""
-        gate, up = self._gate_up(rows).chunk(2, dim=-1)
+        gate, up = self._gate_up(rows).view(len(rows), 2, -1).unbind(1)  # half of what chunk takes
         inner = gated(gate, up, self._activation)
         return self._down(inner) if residual is None else self._down.plus(inner, residual)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from plait.cli.huge_pages import ASKED, CHOICE, TUNABLES, libc_version, tuned
+from plait.cli.huge_pages import ARENAS, ASKED, CHOICE, TUNABLES, libc_version, tuned
 
 GLIBC = "glibc 2.36"
 
@@ -18,6 +18,7 @@ GLIBC = "glibc 2.36"
         ("glibc.malloc.check=1", GLIBC, f"glibc.malloc.check=1:{ASKED}"),
         (ASKED, GLIBC, None),
         (f"{CHOICE}=0", GLIBC, None),
+        (f"{ARENAS}=2", GLIBC, f"{ARENAS}=2:{CHOICE}=1"),
         ("", "glibc 2.34", None),
         ("", "glibc 3.0", ASKED),
         ("", "", None),
