@@ -11,11 +11,11 @@ from plait.cli.lifeline import start_anew
 
 TUNABLES: Final = "GLIBC_TUNABLES"
 CHOICE: Final = "glibc.malloc.hugetlb"
+HUGE: Final = f"{CHOICE}=1"
 ARENAS: Final = "glibc.malloc.arena_max"
-ONE_ARENA: Final = f"{ARENAS}=1"
-"""What other arenas grow by is in small pages whatever is asked, and weights are read in a thread
-that would have one of its own."""
-ASKED: Final = f"{CHOICE}=1:{ONE_ARENA}"
+ASKED: Final = f"{HUGE}:{ARENAS}=1"
+"""One arena: what others grow by is in small pages whatever is asked, and weights are read in a
+thread that would have one of its own."""
 SMALL: Final = f"{CHOICE}=0"
 """Quicker to fill, for who does not stay long."""
 GLIBC_MIN: Final = (2, 35)
@@ -38,7 +38,7 @@ def tuned(environment: Mapping[str, str], libc: str) -> str | None:
     present = environment.get(TUNABLES, "")
     if name != "glibc" or _numbers(version) < GLIBC_MIN or CHOICE in present:
         return None
-    asked = f"{CHOICE}=1" if ARENAS in present else ASKED
+    asked = HUGE if ARENAS in present else ASKED
     return f"{present}:{asked}" if present else asked
 
 
