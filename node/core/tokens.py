@@ -28,7 +28,7 @@ class Tokens:
         self, session: Session, outcome: RowOutcome, token_id: int, now_ms: int, out: list[Effect]
     ) -> None:
         """The last stage's decision: go on, or finish and why. `token_id` comes after what was
-        accepted."""
+        accepted. The ring hears first: there a step waits."""
         num_guesses = len(session.drafted_ids)
         session.settle(session.sent_position)
         last = Token(
@@ -41,8 +41,9 @@ class Tokens:
             num_guesses=num_guesses,
         )
         tokens = [*_accepted(session, outcome.accepted), last]
+        told: list[Effect] = []
         for token in tokens:
-            self._tell(session, token, out)
+            self._tell(session, token, told)
             if token.finish_reason is not None:
                 break
         if not session.is_first:
@@ -55,7 +56,8 @@ class Tokens:
                 drafts_max=session.drafts_max,
             )
             out.append(Send(session.first_id, ring))
-        elif token.finish_reason is None:
+        out.extend(told)
+        if session.is_first and token.finish_reason is None:
             guessing.decode(self._node, session, [t.token_id for t in tokens], now_ms, out)
         if token.finish_reason is not None:
             self._counters.sessions_finished += 1

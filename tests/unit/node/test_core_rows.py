@@ -207,6 +207,8 @@ def test_the_last_stage_tells_gateway_and_first_stage() -> None:
     ((neighbour, ring),) = sent(effects, Token)
     assert (up.position, up.token_id, up.finish_reason) == (4, 7, None)
     assert (neighbour, ring.position, ring.token_id) == (A, 4, 7)
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(ef.Send) < kinds.index(ef.SendToGateway), "a step waits for the ring's"
 
 
 def test_a_prefill_chunk_that_is_not_the_last_draws_nothing() -> None:
