@@ -16,6 +16,7 @@ from node.engine.sequence import StepItem
 from node.engine.speculation import Check, draw_checked
 from node.engine.stage import HeldStage
 from node.engine.step_plan import Chunk, StepPlan
+from node.engine.tensor_bytes import is_finite
 from node.engine.wire_rows import rows_from_wire, rows_to_wire
 from node.ports import StageResult, StageWork
 from plait.errors import FrameError, ModelError, OverloadedError, PlaitError
@@ -91,7 +92,7 @@ class Runner:
             except (ModelError, FrameError) as error:
                 results[index] = _failed(item, error.message, code=error.code)
                 continue
-            if item.work.hidden is not None and not bool(torch.isfinite(rows).all()):
+            if item.work.hidden is not None and not is_finite(rows):
                 results[index] = _failed(item, "the hidden states that arrived hold NaN or Inf")
             else:
                 inputs[index] = rows
@@ -108,6 +109,8 @@ class Runner:
         Writes keys and values into the cache. Items with one span run as one batch; where spans
         differ, rows join at their first layer and leave after their last.
         """
+        if len(items) == 1:  # nothing to put in order: what follows costs as much as a layer
+            return list(self._run_part(items[0].sequence.opened.span, items, rows))
         order = sorted(range(len(items)), key=lambda i: items[i].work.num_tokens > 1)
         rows = list(rows)
         cuts = sorted({cut for i in items for cut in _ends(i.sequence.opened.span)})
@@ -137,7 +140,6 @@ class Runner:
     def _run_part(
         self, part: LayerSpan, items: list[StepItem], rows: list[Tensor]
     ) -> tuple[Tensor, ...]:
-        lengths = [len(r) for r in rows]
         spec = self.stage.spec
         plan = StepPlan(
             self._chunks(items),
@@ -148,7 +150,9 @@ class Runner:
             gather_decodes=self._gather,
         )
         hidden = self.stage.run_layers(_padded(rows, self.stage.rows_min), part, plan)
-        return torch.split(hidden[: plan.num_rows], lengths)
+        if len(rows) == 1:
+            return (hidden[: plan.num_rows],)
+        return torch.split(hidden[: plan.num_rows], [len(r) for r in rows])
 
     def _chunks(self, items: list[StepItem]) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -185,7 +189,7 @@ class Runner:
             is_last = item.sequence.opened.span.end == self.stage.spec.num_layers
             if is_last:
                 judged = rows[-1 - len(item.work.drafted_ids) :]
-                payload, is_sound = None, bool(torch.isfinite(judged).all())
+                payload, is_sound = None, is_finite(judged)
             else:
                 payload = rows_to_wire(rows, item.sequence.opened.wire_dtype)
                 is_sound = payload is not None

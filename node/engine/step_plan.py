@@ -227,8 +227,12 @@ class StepPlan:
         self.num_rows = len(slots)
         rotation_rows.extend([0] * (rows_min - len(rotation_rows)))
         device = pool.cells.device
-        at = torch.tensor(rotation_rows, device=device)
-        self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
+        if self.num_rows == 1:  # padding turns alike: a view costs half of what rows by number do
+            (row, *_) = rotation_rows
+            self.rotations = tuple(table[row : row + 1].unsqueeze(1) for table in rotations)
+        else:
+            at = torch.tensor(rotation_rows, device=device)
+            self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
         self.slots = torch.tensor(slots, device=device)
         self.attended_rows = torch.zeros(
             (len(rotation_rows), num_heads, pool.cells.shape[-1]),

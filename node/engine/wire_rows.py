@@ -6,7 +6,7 @@ from torch import Tensor
 from node.core.messages import ROWS_INVALID
 from node.engine.device import torch_dtype
 from node.engine.int8_rows import decode_rows, encode_rows
-from node.engine.tensor_bytes import bytes_of, tensor_from_bytes
+from node.engine.tensor_bytes import bytes_of, is_finite, tensor_from_bytes
 from plait.errors import FrameError
 from plait.types import DType
 
@@ -20,7 +20,7 @@ def rows_to_wire(rows: Tensor, dtype: DType) -> bytes | None:
         except ValueError:
             return None
     sent = rows.to(torch_dtype(dtype)).cpu()
-    return bytes_of(sent) if bool(torch.isfinite(sent).all()) else None
+    return bytes_of(sent) if is_finite(sent) else None
 
 
 def rows_from_wire(
