@@ -9,7 +9,7 @@ from node.engine.device import Device
 from node.engine.embedding import Embedding, RowEmbedding, TableEmbedding
 from node.engine.layers.joins import ALONE, Joins
 from node.engine.layers.norm import RmsNorm
-from node.engine.layouts.choice import choose_layouts
+from node.engine.layouts.choice import choose_layouts, keeps_codes
 from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.half import HALF_MAX
 from node.engine.linear import ROWS_MIN, Linear, PlainLinear
@@ -60,7 +60,7 @@ def load_stage(
     final_norm: RmsNorm | None = None
     head: Linear | None = None
     embedding: Embedding | None = None
-    shares, rows_min = False, layouts.rows_min
+    shares = False
     if span.end == spec.num_layers:
         final_norm = load_norm(read, FINAL_NORM, spec)
         name = EMBEDDING if spec.tie_embeddings else HEAD
@@ -68,12 +68,14 @@ def load_stage(
         if shares:
             table = reader.read(name)
             head, embedding = PlainLinear(table), TableEmbedding(table)
-            rows_min = max(rows_min, ROWS_MIN)  # plain products of fewer differ
         else:
             head = joins.head(layouts.head.hold(reader.read_weight(name), None))
     if span.start == 0 and embedding is None and joins.leads:
         embedding = RowEmbedding(source, spec, device, cached_rows=cached_rows or 0)
         embedding([0])  # what cannot be read at all is refused now
+    rows_min = layouts.rows_min if reader.has_dense or spec.num_experts else 1
+    if shares:
+        rows_min = max(rows_min, ROWS_MIN)  # plain products of fewer differ
     return HeldStage(
         spec=spec,
         span=span,
@@ -84,7 +86,7 @@ def load_stage(
         head_shares_embedding=shares,
         rotations=rotation_tables(spec, num_positions, device.torch_device),
         rows_min=rows_min,
-        layout=layouts.name,
+        layout=layouts.name_for(has_codes=reader.has_codes, has_dense=reader.has_dense),
         runs_in_lanes=layouts.is_single_threaded and joins.is_alone,
     )
 
@@ -104,6 +106,11 @@ class _Reader:
         self._spec = spec
         self._device = device
         self._progress = progress
+        self._keeps_codes = keeps_codes(device, spec)
+        self.has_codes = False
+        """Whether a matrix stays in its file's codes, and whether one does not."""
+
+        self.has_dense = False
         self._is_half = spec.weight_format is WeightFormat.FP16
         names = span_tensor_names(spec, span)
         present = source.tensor_names()
@@ -122,14 +129,16 @@ class _Reader:
     def read_weight(self, name: str) -> Tensor | CodedWeight:
         """A matrix: as codes where the format keeps them and the file has some, in 16 bits where
         the file has these."""
-        if self._spec.weight_format is not WeightFormat.STORED:
-            return self.read(name)
-        coded = read_coded(self._source, name)
+        coded = read_coded(self._source, name) if self._keeps_codes else None
         if coded is None:
+            self.has_dense = True
+            if self._spec.weight_format is not WeightFormat.STORED:
+                return self.read(name)
             stored = self._stored(name)
             is_half = stored.dtype in (torch.float16, torch.bfloat16)
             return self._checked(name, stored if is_half else stored.to(self._device.dtype))
         self._require_shape(name, coded.shape)
+        self.has_codes = True
         self._was_read(name)
         return CodedWeight.of(coded, self._device.torch_device)
 

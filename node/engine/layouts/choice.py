@@ -15,6 +15,8 @@ from node.engine.layouts.grouped import GroupedWeight, group_for, quantize_group
 from node.engine.layouts.half import HalfLinear, can_half, padded_rows, require_half
 from node.engine.layouts.int4 import Int4Linear, can_int4
 from node.engine.layouts.int8 import Int8Linear, can_int8, quantize_rows
+from node.engine.layouts.kernel_linear import fits_kernels, kernel_linear
+from node.engine.layouts.kernels import has_kernels
 from node.engine.layouts.tiles import TILE_ELEMENTS, CodeTiles, HalfTiles, TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, Weight
 from node.engine.linear import (
@@ -31,6 +33,9 @@ from plait.types import DType, ModelSpec, WeightFormat
 
 Make = Callable[[Tensor, Tensor | None], Linear]
 """From a dense weight (out, in), as it was read, and a bias."""
+
+KERNELS = "kernels"
+"""What the layout of codes is called that are multiplied by kernels compiled for them."""
 
 _ROWS = (1, 4, 8)
 """A lone request, a few, and a full batch: a layout should be good at all of them."""
@@ -55,11 +60,16 @@ class Layout:
     tile_elements: int = TILE_ELEMENTS
     """Dense at once of weights that are codes."""
 
+    has_kernels: bool = False
+    """Whether codes are multiplied by kernels compiled for them, where one can be."""
+
     def hold(self, weight: Weight, bias: Tensor | None) -> Linear:
         """Any weight; what is dense as `make` has it."""
         match weight:
             case Tensor():
                 return self.make(weight, bias)
+            case CodedWeight() if self.has_kernels and fits_kernels(weight):
+                return kernel_linear(weight, bias)
             case CodedWeight():
                 return coded_linear(weight, bias, tile_elements=self.tile_elements)
             case StackedWeight():
@@ -85,6 +95,16 @@ class WeightLayouts:
         if self.layers.name == self.head.name:
             return f"{self.format} ({self.layers.name})"
         return f"{self.format} ({self.layers.name}, head {self.head.name})"
+
+    def name_for(self, *, has_codes: bool, has_dense: bool) -> str:
+        """`name`, of weights of which some stay in their file's codes."""
+        if not has_codes or not self.layers.has_kernels or self.layers.name == KERNELS:
+            return self.name
+        return (
+            f"{self.format} ({KERNELS}, {self.layers.name})"
+            if has_dense
+            else f"{self.format} ({KERNELS})"
+        )
 
     @property
     def is_single_threaded(self) -> bool:
@@ -178,13 +198,36 @@ def _candidates(
             )
 
 
+def _has_kernels(device: Device) -> bool:
+    return device.kind == "cpu" and device.dtype is torch.float32 and has_kernels()
+
+
+def keeps_codes(device: Device, spec: ModelSpec) -> bool:
+    """Whether a matrix stays in its file's own codes here: where the format says so, and where they
+    are the quicker way to the same numbers."""
+    match spec.weight_format:
+        case WeightFormat.STORED:
+            return True
+        case WeightFormat.NATIVE:
+            return _has_kernels(device)
+        case _:
+            return False
+
+
 def _native(device: Device) -> tuple[Layout, ...]:
     plain = Layout("plain", lambda w, b: PlainLinear(w.to(device.dtype), b), ROWS_MIN)
     if not can_pack(device.kind, device.dtype):
         return (plain,)
     # No other layout: only packed rows are independent of their neighbours.
     rows_min = packed_rows_min(device.dtype)
-    return (Layout("onednn", lambda w, b: PackedLinear(w.to(device.dtype), b), rows_min),)
+    return (
+        Layout(
+            "onednn",
+            lambda w, b: PackedLinear(w.to(device.dtype), b),
+            rows_min,
+            has_kernels=_has_kernels(device),
+        ),
+    )
 
 
 def _half(device: Device) -> tuple[Layout, ...]:
@@ -211,7 +254,8 @@ def _half(device: Device) -> tuple[Layout, ...]:
 
 
 def _stored(device: Device) -> tuple[Layout, ...]:
-    """Codes are made dense by tiles of a few sizes: how much of them a cache holds is measured."""
+    """Codes have kernels, or are made dense by tiles of a few sizes: how much of them a cache holds
+    is measured."""
     native, half = _native(device)[0], _half(device)[0]
 
     def make(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -221,6 +265,8 @@ def _stored(device: Device) -> tuple[Layout, ...]:
             return half.make(weight, bias)
         return TiledLinear(HalfTiles(weight), bias)  # bfloat16 beyond float16's range
 
+    if _has_kernels(device):
+        return (Layout(KERNELS, make, has_kernels=True),)
     sizes = _TILE_SIZES if device.kind == "cpu" else _CUDA_TILE_SIZES
     return tuple(Layout(f"tiles of {size >> 10}k", make, tile_elements=size) for size in sizes)
 

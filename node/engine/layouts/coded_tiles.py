@@ -168,16 +168,7 @@ def _tile(weight: CodedWeight, num_groups: int, start: int, end: int) -> _Tile:
 
     codes = weight.codes(start, end)
     codes = _padded(codes.view(end - start, num_groups, -1).permute(1, 2, 0))
-    low, high = codes, None
-    if weight.kind.bits < 8:
-        left, right = (codes & 15).chunk(2, dim=1)
-        low = left | right << 4
-        bits = UPPER_BITS.get(weight.kind)
-        if bits is not None:
-            fields = (codes >> 4).chunk(8 // bits, dim=1)
-            high = torch.zeros_like(fields[0])
-            for place, field in enumerate(fields):
-                high |= field << (bits * place)
+    low, high = in_bytes(codes, weight.kind)
     scale = turned(weight.scale)
     assert scale is not None
     return _Tile(
@@ -190,6 +181,23 @@ def _tile(weight: CodedWeight, num_groups: int, start: int, end: int) -> _Tile:
         turned(weight.least),
         turned(weight.least_codes),
     )
+
+
+def in_bytes(codes: Tensor, kind: CodeKind) -> tuple[Tensor, Tensor | None]:
+    """Codes (..., columns of a group, outputs), one a byte, as lower bits, two of four in a byte,
+    and upper ones, of as many columns as fit."""
+    if kind.bits == 8:
+        return codes, None
+    left, right = (codes & 15).chunk(2, dim=-2)
+    low = left | right << 4
+    bits = UPPER_BITS.get(kind)
+    if bits is None:
+        return low, None
+    fields = (codes >> 4).chunk(8 // bits, dim=-2)
+    high = torch.zeros_like(fields[0])
+    for place, field in enumerate(fields):
+        high |= field << (bits * place)
+    return low, high
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Stages loaded from what is on disk, and a prompt through a chain of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -10,14 +10,31 @@ from node.engine.kv_cache import KvPool
 from node.engine.loader import load_stage
 from node.engine.runner import Runner
 from node.engine.stage import HeldStage
+from node.engine.tensor_bytes import tensor_from_bytes
 from plait.models import open_source
+from plait.models.source import TensorSource
 from plait.types import LayerSpan, ModelSource, ModelSpec
-from tests.unit.engine.kit import CPU, hidden_item, ids_item, make_sequence, run_rows
+from tests.unit.engine.kit import CPU, MemorySource, hidden_item, ids_item, make_sequence, run_rows
+
+Open = Callable[[ModelSource], TensorSource]
 
 
-def load(source: ModelSource, spec: ModelSpec, span: LayerSpan) -> HeldStage:
+def open_dense(source: ModelSource) -> TensorSource:
+    """Without codes: every number as float32, in memory."""
+    opened = open_source(source)
+    dense = {name: opened.read(name) for name in opened.tensor_names()}
+    tensors = {
+        name: tensor_from_bytes(data.buffer, data.dtype, data.shape).float()
+        for name, data in dense.items()
+    }
+    return MemorySource(opened.spec, tensors)
+
+
+def load(
+    source: ModelSource, spec: ModelSpec, span: LayerSpan, opens: Open = open_source
+) -> HeldStage:
     return load_stage(
-        open_source(source),
+        opens(source),
         spec,
         span,
         CPU,
@@ -28,7 +45,11 @@ def load(source: ModelSource, spec: ModelSpec, span: LayerSpan) -> HeldStage:
 
 
 def chain_logits(
-    source: ModelSource, spec: ModelSpec, ids: list[int], cuts: Sequence[int] = ()
+    source: ModelSource,
+    spec: ModelSpec,
+    ids: list[int],
+    cuts: Sequence[int] = (),
+    opens: Open = open_source,
 ) -> Tensor:
     """(T, vocab), from stages that begin at 0 and at `cuts`."""
     bounds = [0, *cuts, spec.num_layers]
@@ -36,7 +57,7 @@ def chain_logits(
     stage: HeldStage | None = None
     for start, end in pairwise(bounds):
         span = LayerSpan(start, end)
-        stage = load(source, spec, span)
+        stage = load(source, spec, span, opens)
         pool = KvPool(
             num_layers=len(span),
             num_kv_heads=spec.num_kv_heads,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from node.engine.layouts.coded import CodedWeight, random_coded
 from node.engine.layouts.coded_tiles import CodedLinear, coded_linear, fits_tiles
+from node.engine.layouts.kernels import has_kernels
 from node.engine.layouts.tiles import TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, stacked, with_rows
 from node.engine.linear import PlainLinear
@@ -25,7 +26,7 @@ from plait.models.gguf_blocks import CODED_QUANTS, coded_from_blocks
 from plait.models.layout import expected_shapes
 from plait.types import DType, LayerSpan, ModelSource, WeightFormat
 from tests.unit.engine.kit import CPU
-from tests.unit.engine.opened_model import chain_logits, load
+from tests.unit.engine.opened_model import chain_logits, load, open_dense
 from tests.unit.models.tiny import add_shape, gguf_name, tiny_model
 
 WIDTH = 512
@@ -229,9 +230,22 @@ def test_codes_answer_as_the_dense_weights_do(cuts: tuple[int, ...], tmp_path: P
     spec = in_format(native, "stored", open_source(source))
     ids = [5, 9, 80, 3, 17]
     kept = chain_logits(source, spec, ids, cuts)
-    wide = chain_logits(source, native, ids, cuts)
+    wide = chain_logits(source, native, ids, cuts, open_dense)
     assert float(wide.std()) > 0.05
     torch.testing.assert_close(kept, wide, atol=1e-4, rtol=1e-4)
+
+
+def test_float32_of_a_quantised_file_are_its_codes_where_there_are_kernels(tmp_path: Path) -> None:
+    source = write_mixed_gguf(tmp_path / "mixed.gguf")
+    spec = load_spec(source)
+    span = LayerSpan(0, 1)
+    codes, dense = load(source, spec, span), load(source, spec, span, open_dense)
+    if not has_kernels():
+        assert codes.weight_bytes == dense.weight_bytes
+        return
+    assert codes.weight_bytes < 0.4 * dense.weight_bytes
+    assert (codes.layout, codes.rows_min) == ("native (kernels)", 1)
+    assert "kernels" not in dense.layout
 
 
 @pytest.mark.slow

@@ -1,0 +1,115 @@
+"""Text of LLVM's intermediate language, written line by line."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+LANES = 8
+"""Floats of one vector; a processor with wider ones is not asked for more."""
+
+VECTOR = f"<{LANES} x float>"
+ZEROS = "zeroinitializer"
+
+
+class FunctionText:
+    """One function. Values are names that are given once; what changes lies in a slot."""
+
+    def __init__(self, name: str, parameters: Sequence[str]) -> None:
+        self._head = f"define void @{name}({', '.join(parameters)}) #0 {{"
+        self._slots: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+
+    def text(self) -> str:
+        lines = [self._head, "entry:", *self._slots, *self._lines, "  ret void", "}"]
+        return "\n".join(lines)
+
+    def let(self, value: str) -> str:
+        """A name for `value`."""
+        name = f"%v{self._fresh()}"
+        self._lines.append(f"  {name} = {value}")
+        return name
+
+    def do(self, line: str) -> None:
+        self._lines.append(f"  {line}")
+
+    def slot(self, kind: str) -> str:
+        """A variable of this kind."""
+        name = f"%s{self._fresh()}"
+        self._slots.append(f"  {name} = alloca {kind}")
+        return name
+
+    def load(self, kind: str, address: str) -> str:
+        return self.let(f"load {kind}, ptr {address}, align 1")
+
+    def store(self, kind: str, value: str, address: str) -> None:
+        self.do(f"store {kind} {value}, ptr {address}, align 1")
+
+    def add(self, one: str, other: str | int) -> str:
+        return self.let(f"add nsw i64 {one}, {other}")
+
+    def times(self, one: str, other: str | int) -> str:
+        return self.let(f"mul nsw i64 {one}, {other}")
+
+    def minus(self, one: str, other: str | int) -> str:
+        return self.let(f"sub nsw i64 {one}, {other}")
+
+    def over(self, one: str, other: int) -> str:
+        """Divided; neither is negative."""
+        return self.let(f"udiv i64 {one}, {other}")
+
+    def at(self, kind: str, base: str, index: str) -> str:
+        """The address of the number `index` of those that begin at `base`."""
+        return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
+
+    def splat(self, number: str, kind: str = "float") -> str:
+        """A vector of one number."""
+        vector = f"<{LANES} x {kind}>"
+        first = self.let(f"insertelement {vector} poison, {kind} {number}, i64 0")
+        return self.let(f"shufflevector {vector} {first}, {vector} poison, <{LANES} x i32> {ZEROS}")
+
+    def fma(self, one: str, other: str, total: str) -> str:
+        """one * other + total, rounded once."""
+        three = f"{VECTOR} {one}, {VECTOR} {other}, {VECTOR} {total}"
+        return self.let(f"call {VECTOR} @llvm.fma.v{LANES}f32({three})")
+
+    @contextmanager
+    def loop(
+        self, first: str | int, end: str | int, step: int = 1, *, unrolls: bool = False
+    ) -> Iterator[str]:
+        """`with ... as i` for i from `first` below `end`. Unrolled, it is quicker, and takes longer
+        to compile."""
+        number = self._fresh()
+        slot = self.slot("i64")
+        self.do(f"store i64 {first}, ptr {slot}")
+        self.do(f"br label %head{number}")
+        self._lines.append(f"head{number}:")
+        index = self.let(f"load i64, ptr {slot}")
+        goes_on = self.let(f"icmp slt i64 {index}, {end}")
+        self.do(f"br i1 {goes_on}, label %body{number}, label %after{number}")
+        self._lines.append(f"body{number}:")
+        yield index
+        self.do(f"store i64 {self.add(index, step)}, ptr {slot}")
+        self.do(f"br label %head{number}" + ("" if unrolls else ", !llvm.loop !0"))
+        self._lines.append(f"after{number}:")
+
+    @contextmanager
+    def where(self, condition: str) -> Iterator[None]:
+        """What is written inside happens where `condition` (i1) holds."""
+        number = self._fresh()
+        self.do(f"br i1 {condition}, label %then{number}, label %past{number}")
+        self._lines.append(f"then{number}:")
+        yield
+        self.do(f"br label %past{number}")
+        self._lines.append(f"past{number}:")
+
+    def _fresh(self) -> int:
+        self._count += 1
+        return self._count
+
+
+def module_text(functions: Sequence[FunctionText]) -> str:
+    declared = f"declare {VECTOR} @llvm.fma.v{LANES}f32({VECTOR}, {VECTOR}, {VECTOR})"
+    told = (
+        'attributes #0 = { nounwind }\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'
+    )
+    return "\n\n".join([declared, *(f.text() for f in functions), told])
