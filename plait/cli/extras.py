@@ -9,7 +9,7 @@ from plait.errors import ConfigError
 _MODELS: Final = ("filelock", "gguf", "httpx", "huggingface_hub", "numpy", "safetensors")
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": _MODELS,
-    "node": (*_MODELS, "aiomqtt", "llguidance", "pynvml", "psutil", "torch"),
+    "node": (*_MODELS, "aiomqtt", "llguidance", "llvmlite", "pynvml", "psutil", "torch"),
     "coordinator": (
         *_MODELS,
         "aiomqtt",
