@@ -43,9 +43,9 @@ def number(table: Table, name: str, where: str, default: float | None = None) ->
     value = table.get(name, default)
     if value is None:
         raise ConfigError(f"{where}: it needs `{name}`")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{where}: `{name}` is not a number")
-    if not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{where}: `{name}` is not a number: {value}")
+    if value <= 0:
         raise ConfigError(f"{where}: `{name}` must be above 0")
     return float(value)
 
