@@ -97,7 +97,7 @@ class Runner:
             else:
                 inputs[index] = rows
         if inputs:
-            outputs = self.forward([items[i] for i in inputs], list(inputs.values()))
+            outputs = self._forward([items[i] for i in inputs], list(inputs.values()))
             finished = dict(zip(inputs, outputs, strict=True))
             self._collect(items, finished, results)
         return [results[index] for index in range(len(items))]
@@ -109,6 +109,9 @@ class Runner:
         Writes keys and values into the cache. Items with one span run as one batch; where spans
         differ, rows join at their first layer and leave after their last.
         """
+        return self._forward(items, rows)
+
+    def _forward(self, items: list[StepItem], rows: list[Tensor]) -> list[Tensor]:
         if len(items) == 1:  # nothing to put in order: what follows costs as much as a layer
             return list(self._run_part(items[0].sequence.opened.span, items, rows))
         order = sorted(range(len(items)), key=lambda i: items[i].work.num_tokens > 1)

@@ -120,8 +120,9 @@ class _Views:
 
     def __init__(self, pool: KvPool, first: int, end: int) -> None:
         seen = pool.cells[:, :, first:end]
-        self._keys = seen[:, : pool.num_kv_heads].unbind(0)
-        self._keys_t = seen[:, : pool.num_kv_heads].transpose(2, 3).unbind(0)
+        keys = seen[:, : pool.num_kv_heads]
+        self._keys = keys.unbind(0)
+        self._keys_t = keys.transpose(2, 3).unbind(0)
         self._values = seen[:, pool.num_kv_heads :].unbind(0)
 
     def seen(self, layer: int) -> Seen:
@@ -191,20 +192,21 @@ class Sight:
 class StepPlan:
     """All that the layers of one step need to know about its rows.
 
-    rotations: (rows, 1, head_dim / 2) complex64 a table, slots: (num_rows,) int64, pool: the
-    cache, attended_rows: a buffer (rows, heads, head_dim). `chunks` says whose the rows are. Rows
-    past `num_rows` are padding: computed, never stored or read.
+    rotations: (rows, 1, head_dim / 2) complex64 a table, one for all where `num_rows` is 1, pool:
+    the cache, attended_rows: a buffer (rows, heads, head_dim). `chunks` says whose the rows are.
+    Rows past `num_rows` are padding: computed, never stored or read.
     """
 
     __slots__ = (
         "_gather_decodes",
         "_sights",
+        "_slots",
+        "_written",
         "attended_rows",
         "chunks",
         "num_rows",
         "pool",
         "rotations",
-        "slots",
     )
 
     def __init__(
@@ -227,13 +229,18 @@ class StepPlan:
         self.num_rows = len(slots)
         rotation_rows.extend([0] * (rows_min - len(rotation_rows)))
         device = pool.cells.device
-        if self.num_rows == 1:  # padding turns alike: a view costs half of what rows by number do
-            (row, *_) = rotation_rows
+        self._slots: Tensor | None = None
+        self._written: tuple[Tensor, ...] = ()
+        if self.num_rows == 1 and pool.scales is None:
+            self._written = pool.cells[:, :, slots[0] : slots[0] + 1].unbind(0)
+        else:
+            self._slots = torch.tensor(slots, device=device)
+        if self.num_rows == 1:  # a view costs half of what rows by number do; padding turns alike
+            row = rotation_rows[0]
             self.rotations = tuple(table[row : row + 1].unsqueeze(1) for table in rotations)
         else:
             at = torch.tensor(rotation_rows, device=device)
             self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
-        self.slots = torch.tensor(slots, device=device)
         self.attended_rows = torch.zeros(
             (len(rotation_rows), num_heads, pool.cells.shape[-1]),
             dtype=pool.rows_dtype,
@@ -243,6 +250,13 @@ class StepPlan:
         self.pool = pool
         self._gather_decodes = gather_decodes
         self._sights: dict[int | None, Sight] = {}
+
+    def write(self, layer: int, rows: Tensor) -> None:
+        """Keys and values (2 * kv heads, num_rows, head_dim) of the step's rows into the cache."""
+        if self._slots is None:
+            self._written[layer].copy_(rows)
+        else:
+            self.pool.write(layer, self._slots, rows)
 
     def sight(self, window_tokens: int | None) -> Sight:
         """What layers with this window look at; made for the first of them."""

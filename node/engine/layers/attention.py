@@ -72,7 +72,7 @@ class Attention:
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
         self._rotate(heads[:, :num_queries_keys], plan)
         stored = heads[: plan.num_rows, self._num_heads :].transpose(0, 1)
-        plan.pool.write(layer, plan.slots, stored)
+        plan.write(layer, stored)
         attended = plan.attended_rows  # (R, H, D), the same buffer for every layer
         sight = plan.sight(self._window_tokens)
         if sight.gathered is not None:
