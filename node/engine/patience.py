@@ -63,7 +63,7 @@ class Patience:
     @property
     def decodes_max(self) -> int | None:
         """Decodes that the next step should take at most; None: all that wait."""
-        return 1 if self.is_roomy else None
+        return 1 if self._batcher.num_sequences > 1 and self.is_roomy else None
 
     def stepped(self, num_sequences: int, step_ms: float, end_ms: float) -> None:
         """A step of so many sequences is over."""
@@ -81,8 +81,8 @@ class Patience:
     def waits(self, stage_ms: float, step: int) -> Iterator[Wait]:
         """The waits before a step, one after the other; `stage_ms` is what steps take."""
         batcher = self._batcher
-        if self.is_roomy:
-            return
+        if batcher.num_sequences <= 1 or self.is_roomy:
+            return  # of the only one open, all is here
         yield batcher.expects_companions, self._bounded_s(_COMPANION_STEPS * stage_ms, 1.0)
         if batcher.num_sequences > self._group_max or step < self._merge_at_step:
             yield batcher.expects_more, self._bounded_s(_ANY_STEPS * stage_ms, 1.0)
