@@ -19,6 +19,7 @@ from plait.wire.listening import bind_error, check_bindable
 
 STOP_S: Final = 3.0
 START_S: Final = 20.0
+TICK_S: Final = 1.0
 log = get("servers")
 
 
@@ -84,7 +85,27 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.is_up = asyncio.Event()
+        self.is_up, self._is_over = asyncio.Event(), asyncio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._is_over.set()
+
+    async def main_loop(self) -> None:
+        """Woken once a second for the date in answers, not ten times, and at once by `end`."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_over.wait(), TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's gives those who are connected time to leave; where nobody is, none is spent."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)  # connections that were accepted or have ended are known then
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+        else:
+            await self.lifespan.shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -123,7 +144,7 @@ async def http_server(
         yield
     finally:
         up.cancel()
-        server.should_exit = True
+        server.end()
         await asyncio.wait((task,), timeout=STOP_S + 2)
         task.cancel()
         bound.close()
