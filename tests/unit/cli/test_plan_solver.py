@@ -55,7 +55,7 @@ def test_a_pool_is_planned_greedily_where_the_solver(how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["lies", "is missing"])
 def test_a_pool_is_shared_greedily_where_the_solver(how: str) -> None:
-    table = pool(6)
+    table = pool(4)
     table["models"]["small"] = {**table["models"]["large"], "layers": 16}
     grounds = [read_nominal(table, "pool", name).ground for name in ("large", "small")]
     plan = bad(how).plan_shared(grounds, (0.5, 0.5), Wish(time_limit_s=0.1))
