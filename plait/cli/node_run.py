@@ -5,6 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from plait.cli import loops
 from plait.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run_node(config: "NodeConfig") -> int:
     # The first line before the engine's libraries, which take seconds.
     console.print("[dim]plait node: starting; loading the engine takes a few seconds[/]")
     with NodeScreen(console) as screen:
-        leaving = asyncio.run(_join_and_serve(config, screen))
+        leaving = loops.run(_join_and_serve(config, screen))
     if leaving.code != 0:
         raise ConfigError(leaving.reason.message or leaving.reason.code, reason=leaving.reason.code)
     return leaving.code
