@@ -58,7 +58,7 @@ def test_a_pool_is_read_with_counts_regions_and_defaults(tmp_path: Path) -> None
         ("[[nodes]]\nname = 'a'", "memory_gib"),
         ("[[nodes]]\nmemory_gib = 1", "name"),
         ("[[nodes]]\nname = 'a'\nmemory_gib = -1", "above 0"),
-        ("[[nodes]]\nname = 'a'\nmemory_gib = nan", "above 0"),
+        ("[[nodes]]\nname = 'a'\nmemory_gib = nan", "not a number: nan"),
         ("[[nodes]]\nname = 'a'\nmemory_gib = '1'", "not a number"),
         ("[[nodes]]\nname = 'a'\nmemory_gib = 1\nvram = 2", "unknown field `vram`"),
         ("[[nodes]]\nname = 'a'\nmemory_gib = 1\ndtype = 'int4'", "one of float32"),
