@@ -12,6 +12,7 @@ from node.engine.layers.norm import RmsNorm
 from node.engine.layouts.choice import choose_layouts, keeps_codes
 from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.half import HALF_MAX
+from node.engine.layouts.kernel_linear import fits_kernels
 from node.engine.linear import ROWS_MIN, Linear, PlainLinear
 from node.engine.models import load_block
 from node.engine.models.parts import ReadTensor, load_norm
@@ -138,9 +139,13 @@ class _Reader:
             is_half = stored.dtype in (torch.float16, torch.bfloat16)
             return self._checked(name, stored if is_half else stored.to(self._device.dtype))
         self._require_shape(name, coded.shape)
+        weight = CodedWeight.of(coded, self._device.torch_device)
+        if self._spec.weight_format is not WeightFormat.STORED and not fits_kernels(weight):
+            self.has_dense = True  # its products would be slower, and depend on other rows
+            return self._checked(name, torch.from_numpy(coded.dense()).to(self._device.dtype))
         self.has_codes = True
         self._was_read(name)
-        return CodedWeight.of(coded, self._device.torch_device)
+        return weight
 
     def read(self, name: str) -> Tensor:
         """One tensor on the device, in its dtype and in the model's shape."""

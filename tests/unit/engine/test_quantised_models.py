@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from plait.models import in_format, load_spec, open_source, whole_tensor_names
 from plait.types import WeightFormat
-from tests.unit.engine.opened_model import chain_logits, load
+from tests.unit.engine.opened_model import chain_logits, load, open_dense
 from tests.unit.models.quantised import Quantised, awq, fp8, gptq, write_quantised
 from tests.unit.models.tiny import TinyModel, config_json, tiny_model
 
@@ -64,3 +64,14 @@ def test_weights_stay_in_the_bytes_of_their_file(way: str, tmp_path: Path) -> No
     names = whole_tensor_names(spec, spec.whole)
     assert held <= 1.1 * sum(opened.stored_bytes(name) for name in names)
     opened.close()
+
+
+def test_float32_of_codes_that_have_no_kernel_is_dense(tmp_path: Path) -> None:
+    model = tiny_model()
+    source = write_quantised(tmp_path, model, WAYS["fp8-channel"](model))
+    spec = load_spec(source)
+    held, dense = load(source, spec, spec.whole), load(source, spec, spec.whole, open_dense)
+    assert held.weight_bytes == dense.weight_bytes
+    assert (held.layout, held.rows_min) == (dense.layout, dense.rows_min)
+    wide = chain_logits(source, spec, IDS, (), open_dense)
+    assert torch.equal(chain_logits(source, spec, IDS), wide)
