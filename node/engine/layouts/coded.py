@@ -51,7 +51,8 @@ class CodedWeight:
 
         scale = moved(matrix.scale)
         assert scale is not None
-        low, high = _packed(torch.from_numpy(np.ascontiguousarray(matrix.codes)), matrix.kind)
+        codes = torch.from_numpy(np.ascontiguousarray(matrix.codes))
+        low, high = in_bytes(codes, matrix.kind, dim=1)
         columns = moved(matrix.columns)
         return CodedWeight(
             kind=matrix.kind,
@@ -221,19 +222,20 @@ def _tensors(weight: CodedWeight) -> Sequence[Tensor | None]:
     )
 
 
-def _packed(codes: Tensor, kind: CodeKind) -> tuple[Tensor, Tensor | None]:
-    """(out, in) codes, one a byte, as lower and upper bits."""
+def in_bytes(codes: Tensor, kind: CodeKind, *, dim: int) -> tuple[Tensor, Tensor | None]:
+    """Codes, one a byte, whose columns lie along `dim`, as lower bits, two of four in a byte, and
+    upper ones, of as many columns as fit."""
     if kind.bits == 8:
-        return codes.contiguous(), None
-    left, right = (codes & _NIBBLE).chunk(2, dim=1)
+        return codes, None
+    left, right = (codes & _NIBBLE).chunk(2, dim=dim)
     low = left | right << 4
-    width = UPPER_BITS.get(kind)
-    if width is None:
+    bits = UPPER_BITS.get(kind)
+    if bits is None:
         return low, None
-    fields = (codes >> 4).chunk(8 // width, dim=1)
+    fields = (codes >> 4).chunk(8 // bits, dim=dim)
     high = torch.zeros_like(fields[0])
     for place, field in enumerate(fields):
-        high |= field << (width * place)
+        high |= field << (bits * place)
     return low, high
 
 

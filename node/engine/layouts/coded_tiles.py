@@ -15,6 +15,7 @@ from node.engine.layouts.coded import (
     UPPER_BITS,
     CodedWeight,
     SelectedLinear,
+    in_bytes,
     wide_float8,
 )
 from node.engine.layouts.tiles import TiledLinear
@@ -62,7 +63,7 @@ class CodedLinear:
         self._kind = weight.kind
         self._offset = weight.offset
         self._bias = bias
-        self._num_groups = _num_groups(weight)
+        self._num_groups = count_groups(weight)
         stride = max(1, tile_elements // self._columns // _OUTPUTS_MULTIPLE) * _OUTPUTS_MULTIPLE
         self._tiles = tuple(
             _tile(weight, self._num_groups, start, min(start + stride, self._num_out))
@@ -145,14 +146,15 @@ class CodedLinear:
 
 def fits_tiles(weight: CodedWeight) -> bool:
     """Whether its groups are nested in each other and as wide as bytes are packed."""
-    num_groups = _num_groups(weight)
+    num_groups = count_groups(weight)
     nested = all(num_groups % count == 0 for count in _group_counts(weight))
     group, bits = weight.shape[1] // num_groups, UPPER_BITS.get(weight.kind)
     packed = 1 if weight.kind.bits == 8 else 2 if bits is None else 8 // bits
     return nested and weight.shape[1] % num_groups == 0 and group % packed == 0
 
 
-def _num_groups(weight: CodedWeight) -> int:
+def count_groups(weight: CodedWeight) -> int:
+    """The narrowest: how many there are in a row."""
     return max(_group_counts(weight))
 
 
@@ -168,7 +170,7 @@ def _tile(weight: CodedWeight, num_groups: int, start: int, end: int) -> _Tile:
 
     codes = weight.codes(start, end)
     codes = _padded(codes.view(end - start, num_groups, -1).permute(1, 2, 0))
-    low, high = in_bytes(codes, weight.kind)
+    low, high = in_bytes(codes, weight.kind, dim=1)
     scale = turned(weight.scale)
     assert scale is not None
     return _Tile(
@@ -181,23 +183,6 @@ def _tile(weight: CodedWeight, num_groups: int, start: int, end: int) -> _Tile:
         turned(weight.least),
         turned(weight.least_codes),
     )
-
-
-def in_bytes(codes: Tensor, kind: CodeKind) -> tuple[Tensor, Tensor | None]:
-    """Codes (..., columns of a group, outputs), one a byte, as lower bits, two of four in a byte,
-    and upper ones, of as many columns as fit."""
-    if kind.bits == 8:
-        return codes, None
-    left, right = (codes & 15).chunk(2, dim=-2)
-    low = left | right << 4
-    bits = UPPER_BITS.get(kind)
-    if bits is None:
-        return low, None
-    fields = (codes >> 4).chunk(8 // bits, dim=-2)
-    high = torch.zeros_like(fields[0])
-    for place, field in enumerate(fields):
-        high |= field << (bits * place)
-    return low, high
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from node.engine.layouts.coded import CodedWeight, SelectedLinear
-from node.engine.layouts.coded_tiles import fits_tiles, in_bytes
+from node.engine.layouts.coded import CodedWeight, SelectedLinear, in_bytes
+from node.engine.layouts.coded_tiles import count_groups, fits_tiles
 from node.engine.layouts.kernel_code import TILE_OUTPUTS, WIDE_COLUMNS, CodeShape, Shared
 from node.engine.layouts.kernels import compiled, has_kernels
 from node.engine.linear import Linear
@@ -41,7 +41,7 @@ class KernelLinear:
         self._num_out, width = weight.shape
         self._num_tiles = -(-self._num_out // TILE_OUTPUTS)
         self._bias = bias
-        num_groups = max(groups.shape[1] for groups in _shared(weight) if groups is not None)
+        num_groups = count_groups(weight)
         group = width // num_groups
         self._kernel = compiled(_shape_of(weight, num_groups))
         self._space = max(group, WIDE_COLUMNS) * TILE_OUTPUTS
@@ -133,7 +133,7 @@ def _tiled_codes(weight: CodedWeight, num_groups: int) -> tuple[Tensor, Tensor |
     for start in range(0, weight.shape[0], _CUT_OUTPUTS):
         codes = _whole(weight.codes(start, min(start + _CUT_OUTPUTS, weight.shape[0])))
         tiles = codes.view(-1, TILE_OUTPUTS, num_groups, weight.shape[1] // num_groups)
-        lower, upper = in_bytes(tiles.permute(0, 2, 3, 1), weight.kind)
+        lower, upper = in_bytes(tiles.permute(0, 2, 3, 1), weight.kind, dim=2)
         low.append(lower.contiguous())
         if upper is not None:
             high.append(upper.contiguous())

@@ -27,7 +27,6 @@ class Kernel:
     """The functions of `kernel_code.kernel_text`; both run without Python's lock. `_engine` owns
     their code."""
 
-    shape: CodeShape
     _engine: object
     _few: tuple["ctypes._CFunctionType", ...]
     _many: "ctypes._CFunctionType"
@@ -90,4 +89,4 @@ def compiled(shape: CodeShape) -> Kernel:
     few = tuple(
         _FEW(engine.get_function_address(f"few{count}")) for count in range(1, FEW_ROWS + 1)
     )
-    return Kernel(shape, engine, few, _MANY(engine.get_function_address("many")))
+    return Kernel(engine, few, _MANY(engine.get_function_address("many")))
