@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
+from time import perf_counter
 from typing import Final
 
 from grpc import aio
@@ -85,7 +86,7 @@ async def run(
         config.owner,
         models_dir(),
         count=owner.count_weights,
-        now_s=lambda: clock.monotonic_ms() / 1e3,
+        now_s=perf_counter,
         is_offline=config.is_offline,
     )
     weights = partial(open_weights, gate=gate)
@@ -153,7 +154,7 @@ class Node:
         reader = self._frame_reader(credentials)
         limits = config.owner.limits
         self._pace = Pace(
-            now_s=loop.time,
+            now_s=perf_counter,
             up_bytes_per_s=limits.bytes_per_s(limits.up_mbit),
             down_bytes_per_s=limits.bytes_per_s(limits.down_mbit),
         )
@@ -162,7 +163,7 @@ class Node:
             reader=reader,
             inbox=self._runtime,
             limits=FlowLimits(),
-            now_s=loop.time,
+            now_s=perf_counter,
             pace=self._pace,
         )
         self._gateway = GatewayLink(
@@ -297,7 +298,6 @@ class Node:
 
     def _control(self, addresses: tuple[str, ...]) -> ControlClient:
         credentials = self._credentials
-        now_s = asyncio.get_running_loop().time
         limits = self._config.owner.limits
         return ControlClient(
             node_id=credentials.node_id,
@@ -311,16 +311,16 @@ class Node:
             meter=self._meter,
             profile=SelfProfile(
                 self._engine,
-                now_s,
+                perf_counter,
                 up_bytes_per_s=limits.bytes_per_s(limits.up_mbit),
                 down_bytes_per_s=limits.bytes_per_s(limits.down_mbit),
             ),
-            probe=LinkProbe(self._channel_to_node, now_s, self._pace),
+            probe=LinkProbe(self._channel_to_node, perf_counter, self._pace),
             writer=ReportWriter(self._incarnation),
             on_welcome=self._welcomed,
             progress=self._progress,
             rng=self._rng,
-            now_s=now_s,
+            now_s=perf_counter,
             time=self._time,
             cached=self._cached.spans,
             allows=partial(allows_model, limits),

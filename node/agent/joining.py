@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 from node.agent.enrol import enrol
@@ -70,7 +71,7 @@ async def token_from_file(path: Path, *, wait_s: float = TOKEN_WAIT_S) -> str:
 
     Raises ConfigError: token_file_missing, token_file_unreadable.
     """
-    deadline_s = asyncio.get_running_loop().time() + wait_s
+    deadline_s = perf_counter() + wait_s
     is_waiting = False
     while True:
         try:
@@ -86,7 +87,7 @@ async def token_from_file(path: Path, *, wait_s: float = TOKEN_WAIT_S) -> str:
             ) from None
         if word:
             return word
-        if asyncio.get_running_loop().time() >= deadline_s:
+        if perf_counter() >= deadline_s:
             raise _no_token(
                 path,
                 f"no token came within {wait_s:g} s: look whether the coordinator runs and "
