@@ -15,6 +15,7 @@ GB: Final = 1 << 30
 TRAFFIC_GB: Final = 10**9
 """Of traffic, as network providers count it."""
 KV_DTYPES: Final = ("auto", *KvDtype)
+SETTLE_S: Final = 15.0
 MBIT_BYTES: Final = 125_000
 """Bytes/s in a Mbit/s."""
 
@@ -28,12 +29,15 @@ class PauseWhen:
         battery: the machine runs on its battery.
         user_active_min: somebody has used the machine within these minutes.
         fullscreen: the window in front fills a screen.
+        settle_s: how long rules must have been silent before the node serves again: programs that
+            start and end, and windows that change, do not make it load each time.
     """
 
     other_gpu_process_mb: float | None = None
     battery: bool = False
     user_active_min: float | None = None
     fullscreen: bool = False
+    settle_s: float = SETTLE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,5 +167,6 @@ SETTINGS: Final = {
             why_low="the system reports idle times no finer",
         ),
         Setting(key="pause_when.fullscreen", kind=Kind.SWITCH),
+        Setting(key="pause_when.settle_s", kind=Kind.NUMBER, high=24 * 3600),
     )
 }

@@ -9,9 +9,6 @@ from node.owner.limits import TRAFFIC_GB
 from node.owner.pause import Pause
 from node.owner.settings import OwnerSettings
 
-SETTLE_MS: Final = 15_000
-"""A rule must have been silent for so long before the node serves again: programs that start and
-end, and windows that change, do not make it load each time."""
 COOL_C: Final = 8.0
 POWER_SHARE: Final = 1.05
 POWER_MS: Final = 5_000
@@ -32,6 +29,7 @@ class OwnerRules:
     def __init__(self, settings: OwnerSettings) -> None:
         self._settings = settings
         self._limits = settings.limits
+        self._settle_ms = round(settings.limits.pause_when.settle_s * 1_000)
         self._held: WhyPaused | None = None
         self._clear_since_ms: int | None = None
         self._hot_since_ms: int | None = None
@@ -64,7 +62,7 @@ class OwnerRules:
             return None
         if self._clear_since_ms is None:
             self._clear_since_ms = now_ms
-        left_ms = self._clear_since_ms + SETTLE_MS - now_ms
+        left_ms = self._clear_since_ms + self._settle_ms - now_ms
         if left_ms <= 0 or self._held.code in ("schedule", "monthly_gb"):
             self._held = None
             return None

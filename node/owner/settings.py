@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from node.owner.limits import KV_DTYPES, SETTINGS, Kind, OwnerLimits, PauseWhen, Setting
+from node.owner.limits import KV_DTYPES, SETTINGS, SETTLE_S, Kind, OwnerLimits, PauseWhen, Setting
 from node.owner.schedule import Schedule
 from plait.errors import ConfigError
 
@@ -250,7 +250,7 @@ def _limits(values: Mapping[str, Value]) -> OwnerLimits:
         value = values.get(key, ())
         return value if isinstance(value, tuple) else ()
 
-    schedule = values.get("schedule")
+    schedule, settle_s = values.get("schedule"), number("pause_when.settle_s")
     return OwnerLimits(
         vram_max_gb=number("vram_max_gb"),
         vram_reserve_gb=number("vram_reserve_gb"),
@@ -273,6 +273,7 @@ def _limits(values: Mapping[str, Value]) -> OwnerLimits:
             battery=values.get("pause_when.battery") is True,
             user_active_min=number("pause_when.user_active_min"),
             fullscreen=values.get("pause_when.fullscreen") is True,
+            settle_s=settle_s if settle_s is not None else SETTLE_S,
         ),
     )
 

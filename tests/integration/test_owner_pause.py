@@ -82,6 +82,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PLAIT_HARDWARE_FILE", HARDWARE)
         environ.setenv("PLAIT_NODE_PAUSE_WHEN_OTHER_GPU_PROCESS_MB", "500")
+        environ.setenv("PLAIT_NODE_PAUSE_WHEN_SETTLE_S", "2")
         with serving_network(home, str(home / "tiny"), spec, num_stages=2, num_spares=1) as network:
             yield network
 

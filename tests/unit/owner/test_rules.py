@@ -8,9 +8,10 @@ import pytest
 
 from node.owner.hardware import HardwareReading
 from node.owner.pause import Pause
-from node.owner.rules import POWER_MS, POWER_REST_MS, SETTLE_MS, OwnerRules, WhyPaused, unwatched
+from node.owner.rules import POWER_MS, POWER_REST_MS, OwnerRules, WhyPaused, unwatched
 from node.owner.settings import OwnerSettings, read_settings
 
+SETTLE_MS = 15_000
 NOON = datetime(2026, 6, 1, 12, 0)  # noqa: DTZ001 - a local time
 
 
@@ -85,6 +86,16 @@ def test_what_is_not_asked_for_pauses_nothing_and_what_cannot_be_told_neither(
     (note,) = unwatched(owner.settings, HardwareReading())
     assert rule.partition("=")[0] in note
     assert unwatched(owner.settings, HardwareReading(**free)) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settle_s", [0, 2.5, 600])
+def test_its_owner_says_how_long_a_rule_must_have_been_silent(settle_s: float) -> None:
+    owner = Owner("pause_when.battery=true", f"pause_when.settle_s={settle_s}")
+    assert owner.code(is_on_battery=True) == "battery"
+    if settle_s:
+        assert owner.code(250, is_on_battery=False) == "battery"
+        assert owner.code(int(settle_s * 1_000) - 1, is_on_battery=False) == "battery"
+    assert owner.code(1, is_on_battery=False) == ""
 
 
 def test_a_hot_gpu_cools_well_below_its_limit_first() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.owner.limits import SETTINGS
+from node.owner.limits import SETTINGS, OwnerLimits
 from node.owner.settings import OwnerSettings, read_settings
 from plait.errors import ConfigError
 
@@ -33,6 +33,7 @@ other_gpu_process_mb = 500
 battery = true
 user_active_min = 10
 fullscreen = true
+settle_s = 60
 """
 
 
@@ -54,6 +55,7 @@ def test_every_setting_is_read_and_knows_its_line(tmp_path: Path) -> None:
     assert set(settings.sources) == set(SETTINGS)
     assert settings.limits.up_mbit == 8 and settings.limits.pause_when.battery
     assert settings.limits.pause_when.other_gpu_process_mb == 500
+    assert settings.limits.pause_when.settle_s == 60
     assert settings.limits.kv_dtype == "int8"
     assert settings.limits.draft_model == "smollm2-135m-instruct"
     lines = WHOLE.splitlines()
@@ -64,6 +66,7 @@ def test_every_setting_is_read_and_knows_its_line(tmp_path: Path) -> None:
 def test_without_anything_nothing_is_limited(tmp_path: Path) -> None:
     settings = read_settings(tmp_path / "none.toml", environ={})
     assert settings.sources == {} and settings.limits.memory_max_bytes("cuda") is None
+    assert settings.limits == OwnerLimits()
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
