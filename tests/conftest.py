@@ -82,8 +82,8 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for from here on."""
-    _keep()
+    """Garbage is looked for from here on; what little there is by now stays."""
+    gc.freeze()
     gc.set_threshold(_YOUNG)
     gc.enable()
 

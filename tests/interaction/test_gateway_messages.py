@@ -1,20 +1,25 @@
 """Anthropic's /v1/messages, driven by its own client over a scripted network."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import pytest
-from anthropic.types import Message, MessageParam, ToolParam, message_create_params
 
 from coordinator.gateway.anthropic_schema import REFUSED
 from tests.kit.gateway_rig import NO_TLS, GatewayRig, open_gateway
+from tests.kit.lazily import lazily
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
 
-ASK: list[MessageParam] = [{"role": "user", "content": "hi"}]
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic.types import Message, MessageParam, ToolParam
+else:
+    anthropic = lazily("anthropic")
+
+ASK: "list[MessageParam]" = [{"role": "user", "content": "hi"}]
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-TOOLS: list[ToolParam] = [{"name": "add", "input_schema": {"type": "object"}}]
+TOOLS: "list[ToolParam]" = [{"name": "add", "input_schema": {"type": "object"}}]
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 HONOURED: dict[str, Any] = {
     "model": "tiny",
@@ -34,7 +39,7 @@ HONOURED: dict[str, Any] = {
 SAMPLED: dict[str, Any] = {"temperature": 0.5, "top_k": 5, "top_p": 0.5}
 
 
-def client_of(rig: GatewayRig, *, key: str = API_KEY) -> anthropic.AsyncAnthropic:
+def client_of(rig: GatewayRig, *, key: str = API_KEY) -> "anthropic.AsyncAnthropic":
     client = anthropic.DefaultAsyncHttpxClient(verify=NO_TLS)
     return anthropic.AsyncAnthropic(
         base_url=rig.url, api_key=key, max_retries=0, timeout=10.0, http_client=client
@@ -191,7 +196,7 @@ async def test_a_failure_in_mid_stream_is_an_event() -> None:
 def test_every_published_field_is_honoured_or_listed_as_refused() -> None:
     published: set[str] = set()
     for kind in ("NonStreaming", "Streaming"):
-        params = getattr(message_create_params, f"MessageCreateParams{kind}")
+        params = getattr(anthropic.types.message_create_params, f"MessageCreateParams{kind}")
         published |= params.__required_keys__ | params.__optional_keys__
     known = set(HONOURED) | set(SAMPLED) | REFUSED
     assert published <= known, published - known

@@ -5,14 +5,12 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from coordinator.gateway.anthropic_schema import read_count_order
 from coordinator.gateway.apis import APIS
@@ -21,7 +19,14 @@ from coordinator.gateway.limits import DoorLimits
 from coordinator.gateway.openapi.document import BODIES, PATH, document
 from plait.errors import InvalidRequestError
 from tests.kit.gateway_rig import open_gateway
+from tests.kit.lazily import lazily
 from tests.kit.scripted_network import API_KEY, ScriptedNetwork, says
+
+if TYPE_CHECKING:
+    import jsonschema
+    import schemathesis
+else:
+    jsonschema, schemathesis = lazily("jsonschema"), lazily("schemathesis")
 
 READERS = {api.path: api.read for api in APIS} | {"/v1/messages/count_tokens": read_count_order}
 NUM_BODIES = int(os.environ.get("PLAIT_DOOR_BODIES", "25"))
@@ -92,7 +97,7 @@ def test_what_the_document_forbids_at_the_top_is_refused(path: str) -> None:
     """And what it requires is missed."""
     body = {"model": "tiny", **LEAST[path]}
     schema = {"$ref": f"#/components/schemas/{BODIES[path][0]}", **document("1")}
-    validator = Draft202012Validator(schema)
+    validator = jsonschema.Draft202012Validator(schema)
     assert validator.is_valid(body)
     for wrong in ({**body, "nonsense": 1}, *({**body, name: None} for name in body)):
         assert not validator.is_valid(wrong)

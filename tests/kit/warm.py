@@ -35,7 +35,6 @@ PRELOADED: Final = (
     "scheduler.selection.rough",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "uvicorn.lifespan.on",
-    "transformers",
     "tokenizers",
     "tests.kit.probed",
     "tests.kit.kept",
