@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from node.engine.device import Device
+from node.engine.kernels.processor import has_kernels
 from node.engine.layouts.coded import CodedWeight, random_coded, stored_kind
 from node.engine.layouts.coded_tiles import coded_linear
 from node.engine.layouts.grouped import GroupedWeight, group_for, quantize_grouped
@@ -16,7 +17,6 @@ from node.engine.layouts.half import HalfLinear, can_half, padded_rows, require_
 from node.engine.layouts.int4 import Int4Linear, can_int4
 from node.engine.layouts.int8 import Int8Linear, can_int8, quantize_rows
 from node.engine.layouts.kernel_linear import fits_kernels, kernel_linear
-from node.engine.layouts.kernels import has_kernels
 from node.engine.layouts.tiles import TILE_ELEMENTS, CodeTiles, HalfTiles, TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, Weight
 from node.engine.linear import (

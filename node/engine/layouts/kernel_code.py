@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 
+from node.engine.kernels.text import LANES, VECTOR, ZEROS, FunctionText, module_text
 from node.engine.layouts.coded import UPPER_BITS
-from node.engine.layouts.kernel_text import LANES, VECTOR, ZEROS, FunctionText, module_text
 from plait.models.coded import CodeKind
 
 TILE_OUTPUTS = 32

@@ -1,26 +1,20 @@
 """Products with codes by kernels that are compiled for them; see decision 199."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
+from node.engine.kernels.processor import has_kernels
+from node.engine.kernels.threads import in_threads
 from node.engine.layouts.coded import CodedWeight, SelectedLinear, in_bytes
 from node.engine.layouts.coded_tiles import count_groups, fits_tiles
 from node.engine.layouts.kernel_code import TILE_OUTPUTS, WIDE_COLUMNS, CodeShape, Shared
-from node.engine.layouts.kernels import compiled, has_kernels
+from node.engine.layouts.kernels import compiled
 from node.engine.linear import Linear
 from node.engine.tensor_bytes import num_bytes
 from plait.models.coded import CodeKind
 
 _CUT_OUTPUTS = 64 * TILE_OUTPUTS
 """Outputs that are brought into tiles at once."""
-
-_THREAD_NUMBERS = 1 << 19
-"""Weights times rows that are worth a thread of their own: a tenth of a millisecond or so."""
 
 _SHARED_KINDS = {
     torch.float16: "half",
@@ -76,7 +70,7 @@ class KernelLinear:
                 space=space.data_ptr(),
             )
 
-        _in_threads(multiply, self._num_tiles, numbers=count * width * self._num_out)
+        in_threads(multiply, self._num_tiles, numbers=count * width * self._num_out)
         if product.shape[1] != self._num_out:
             product = product[:, : self._num_out].contiguous()
         return product if self._bias is None else product.add_(self._bias)
@@ -151,23 +145,3 @@ def _whole(rows: Tensor) -> Tensor:
     if missing:
         rows = torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))])
     return rows.contiguous()
-
-
-def _in_threads(multiply: Callable[[range], None], num_tiles: int, *, numbers: int) -> None:
-    """All tiles, in as many threads as torch may use and the work is worth."""
-    count = min(torch.get_num_threads(), num_tiles, 1 + numbers // _THREAD_NUMBERS)
-    if count <= 1:
-        multiply(range(num_tiles))
-        return
-    ends = [num_tiles * part // count for part in range(count + 1)]
-    parts = [range(first, end) for first, end in pairwise(ends)]
-    others = [_helpers().submit(multiply, part) for part in parts[1:]]
-    multiply(parts[0])
-    wait(others)
-    for other in others:
-        other.result()
-
-
-@cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, torch.get_num_threads()), thread_name_prefix="product")

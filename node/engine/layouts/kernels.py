@@ -1,33 +1,22 @@
-"""Compiles kernels for this processor, once for each kind of matrix."""
+"""Kernels over codes, compiled once for each kind of matrix."""
 
 import ctypes
-import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import llvmlite.binding as llvm
-
+from node.engine.kernels.processor import CompiledCode
 from node.engine.layouts.kernel_code import FEW_ROWS, CodeShape, kernel_text
 
 _FEW = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
 _MANY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4, ctypes.c_void_p)
 
-_X86 = ("avx2", "f16c", "fma")
-_NEEDED = {"x86_64": _X86, "amd64": _X86, "aarch64": ("neon",), "arm64": ()}
-"""Without these a vector's multiplication or its 16 bits are calls of a function."""
-
-_OPTIMIZATION = 1
-"""Of the text, whose vectors and unrolled loops are as they should be: more takes longer and gains
-nothing."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """The functions of `kernel_code.kernel_text`; both run without Python's lock. `_engine` owns
-    their code."""
+    """The functions of `kernel_code.kernel_text`; both run without Python's lock. `_code` owns
+    them."""
 
-    _engine: object
+    _code: CompiledCode
     _few: tuple["ctypes._CFunctionType", ...]
     _many: "ctypes._CFunctionType"
 
@@ -53,40 +42,8 @@ class Kernel:
 
 
 @cache
-def has_kernels() -> bool:
-    """Whether this processor has what the kernels are made of."""
-    return can_run(platform.machine(), llvm.get_host_cpu_features())
-
-
-def can_run(machine: str, features: Mapping[str, bool]) -> bool:
-    """Whether a processor that calls itself `machine` and has `features` runs kernels at speed."""
-    needed = _NEEDED.get(machine.lower())
-    return needed is not None and all(features.get(name, False) for name in needed)
-
-
-@cache
 def compiled(shape: CodeShape) -> Kernel:
     """Takes a quarter of a second, once."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=2,
-        jit=True,
-    )
-    module = llvm.parse_assembly(kernel_text(shape))
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMIZATION)
-    options.loop_vectorization = options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    few = tuple(
-        _FEW(engine.get_function_address(f"few{count}")) for count in range(1, FEW_ROWS + 1)
-    )
-    return Kernel(engine, few, _MANY(engine.get_function_address("many")))
+    code = CompiledCode(kernel_text(shape))
+    few = tuple(_FEW(code.address(f"few{count}")) for count in range(1, FEW_ROWS + 1))
+    return Kernel(code, few, _MANY(code.address("many")))

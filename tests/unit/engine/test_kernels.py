@@ -9,11 +9,11 @@ import torch
 from gguf.constants import GGMLQuantizationType as Quant
 from torch import Tensor
 
+from node.engine.kernels.processor import can_run, has_kernels
 from node.engine.layouts.choice import choose_layouts, keeps_codes
 from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.kernel_code import FEW_ROWS
 from node.engine.layouts.kernel_linear import KernelLinear, fits_kernels, kernel_linear
-from node.engine.layouts.kernels import can_run, has_kernels
 from plait.models.coded import CodedMatrix, CodeKind
 from plait.types import WeightFormat
 from tests.unit.engine.kit import CPU

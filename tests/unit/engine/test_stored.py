@@ -13,9 +13,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
 
+from node.engine.kernels.processor import has_kernels
 from node.engine.layouts.coded import CodedWeight, random_coded
 from node.engine.layouts.coded_tiles import CodedLinear, coded_linear, fits_tiles
-from node.engine.layouts.kernels import has_kernels
 from node.engine.layouts.tiles import TiledLinear
 from node.engine.layouts.weights import StackedLinear, StackedWeight, stacked, with_rows
 from node.engine.linear import PlainLinear
