@@ -108,24 +108,53 @@ def rates(
     with np.errstate(divide="ignore", invalid="ignore"):
         ceiling = (table.batch_max / np.maximum(steps(table.batch_max), 1e-12).max(axis=1)) * 1.0
         ceiling = np.minimum(ceiling, 1.0 / per_link.max(axis=1))
-    low = np.zeros(len(order))
-    high = np.where(held > 0, ceiling, 0.0)
-    for _ in range(halvings):
-        rate = (low + high) / 2
-        column = rate[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.maximum(alone, lines[0][0] / np.maximum(1.0 - column * lines[0][1], 1e-9))
-            step = np.maximum(step, lines[1][0] / np.maximum(1.0 - column * lines[1][1], 1e-9))
-            for start, slope in head_lines:
-                own = start / np.maximum(1.0 - rate * slope, 1e-9)
-                step[rows, end] = np.maximum(step[rows, end], own)
-        step = np.where(role.is_stage, step, 0.0)
-        batch = np.maximum(1.0, column * step)
-        trip = hops + step.sum(axis=1) + (batch * per_link).sum(axis=1)
-        fits = (rate * trip <= held) & (trip <= tpot_s_max)
-        low = np.where(fits, rate, low)
-        high = np.where(fits, high, rate)
+    starts, slopes = np.zeros((2, 5, *order.shape))
+    for i, (start, slope) in enumerate(lines):
+        starts[i] = np.where(role.is_stage, start, 0.0)
+        slopes[i] = np.where(role.is_stage, slope, 0.0)
+    for i, (start, slope) in enumerate(head_lines, 2):
+        starts[i, rows, end], slopes[i, rows, end] = start, slope
+    starts[4] = alone
+    ring = _Ring(starts, slopes, hops, per_link)
+    low = ring.most_rate(held, np.where(held > 0, ceiling, 0.0), tpot_s_max, halvings)
     return low / (1.0 + table.loss[order].sum(axis=1)), single
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    """What trips round many chains take. A stage's step is the longest of its lines, (lines,
+    chains, stages): start + slope * batch, one of them with no slope."""
+
+    starts: Floats
+    slopes: Floats
+    hops: Floats
+    per_link: Floats
+
+    def most_rate(self, held: Ints, ceiling: Floats, tpot_s_max: float, halvings: int) -> Floats:
+        """The largest rate up to `ceiling` at which `held` sequences are under way, (chains,)."""
+        low, high, work = np.zeros(len(held)), ceiling, np.empty_like(self.starts)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for _ in range(halvings):
+                rate = (low + high) / 2
+                trip = self._trip_s(rate, work)
+                fits = (rate * trip <= held) & (trip <= tpot_s_max)
+                low, high = np.where(fits, rate, low), np.where(fits, high, rate)
+        return low
+
+    def _trip_s(self, rate: Floats, work: Floats) -> Floats:
+        """Where batches are what comes while a step runs. Arrays are small and looked at often:
+        nothing is allocated that need not be."""
+        column = rate[:, None]
+        np.multiply(self.slopes, column, out=work)
+        np.subtract(1.0, work, out=work)
+        np.maximum(work, 1e-9, out=work)
+        np.divide(self.starts, work, out=work)
+        step = np.maximum.reduce(work, axis=0)
+        links: Floats = np.multiply(step, column)
+        np.maximum(links, 1.0, out=links)
+        np.multiply(links, self.per_link, out=links)
+        trip: Floats = self.hops + np.add.reduce(step, axis=1) + np.add.reduce(links, axis=1)
+        return trip
 
 
 def _hops(table: Table, order: Ints, role: _Roles) -> tuple[Floats, Floats]:
