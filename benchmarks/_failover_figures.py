@@ -21,7 +21,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from plait.cli.local_network import LocalNetwork, NodePlan
 from plait.sdk import Client, Stream
 from plait.types import ModelSpec
@@ -67,11 +67,15 @@ class Run:
 def main() -> None:
     """Run all kills, print and write what was seen."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="kills of each of the three nodes")
-    parser.add_argument("--spares", type=int, default=1, help="nodes that hold the whole model")
+    parser.add_argument(
+        "--runs", type=at_least(1), default=10, help="kills of each of the three nodes"
+    )
+    parser.add_argument(
+        "--spares", type=at_least(1), default=1, help="nodes that hold the whole model"
+    )
     add_options(parser)
     options = parser.parse_args()
-    console = Console()
+    console = wide_console()
     _, spec = smollm()
     runs: list[Run] = []
     prefills_s: list[float] = []

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, judge, wide_console, write_figures
 from benchmarks._engine_rig import EngineRig
 from benchmarks._fixed_text import perplexity_of, text_ids
 from benchmarks._least_blocks import error_over_least
@@ -194,7 +194,7 @@ def main() -> None:
     add_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    console = Console()
+    console = wide_console()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure_formats(options.model, Path(folder))
     show_formats(figures, console)

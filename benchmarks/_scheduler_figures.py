@@ -18,7 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import add_options, judge, write_figures
+from benchmarks._bars import add_options, judge, wide_console, write_figures
 from benchmarks._live_plans import SIZES, UNSOLVED_SIZES, measure, measure_unsolved
 from benchmarks._pools import draw_pool, published, read_pools, roomiest_first
 from benchmarks._repair_figures import NODES, SEEDS, repairs, spread
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--yardsticks", type=Path, help="a folder of clusters/ and pools/")
     options = parser.parse_args()
     hush_banner()
-    console = Console()
+    console = wide_console()
     folder: Path | None = options.yardsticks
     warm_up = read_nominal(draw_pool(WARM_UP_NODES, 0), "warm-up", "8b-bf16").ground
     plan_pool(warm_up, Wish())  # imports and the solver's start are not the plan's

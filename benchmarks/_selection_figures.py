@@ -19,9 +19,7 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import Final
 
-from rich.console import Console
-
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, judge, wide_console, write_figures
 from benchmarks._crowd import HOP_BYTES, MODEL, NUM_LAYERS, crowd
 from benchmarks._mixed import Mixed, planned
 from benchmarks._selection_rows import (
@@ -283,7 +281,7 @@ def main() -> None:
     hush_banner()
     rows = [measure(size) for size in SIZES]
     mixed = [row for size in MIXED_SIZES for row in measure_mixed(size)]
-    console = Console(width=120)
+    console = wide_console()
     rebuilt = [
         measure_rebuilt(size, is_aligned=is_aligned)
         for size in REBUILD_SIZES

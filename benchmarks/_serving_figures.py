@@ -16,7 +16,7 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from benchmarks._serving_chain import Answer, Chain
 from plait.models import load_spec, pull, resolve
 from plait.types import ModelSpec
@@ -196,18 +196,22 @@ def bars_of(figures: dict[str, object]) -> list[Bar]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a catalogue name")
-    parser.add_argument("--nodes", type=int, default=3, help="of the chain")
-    parser.add_argument("--requests", type=int, default=24, help="of the Poisson arrivals")
-    parser.add_argument("--streams", type=int, default=4, help="that run as the prompt arrives")
-    parser.add_argument("--long", type=int, default=1_500, help="tokens of the long prompt")
-    parser.add_argument("--repeats", type=int, default=1, help="of everything; medians are judged")
+    parser.add_argument("--nodes", type=at_least(1), default=3, help="of the chain")
+    parser.add_argument("--requests", type=at_least(1), default=24, help="of the Poisson arrivals")
+    parser.add_argument(
+        "--streams", type=at_least(1), default=4, help="that run as the prompt arrives"
+    )
+    parser.add_argument("--long", type=at_least(1), default=1_500, help="tokens of the long prompt")
+    parser.add_argument(
+        "--repeats", type=at_least(1), default=1, help="of everything; medians are judged"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--chunked-only", action="store_true", help="leave whole prompts out")
     add_options(parser)
     options = parser.parse_args()
     spec = load_spec(pull(resolve(options.model)))
     figures = asyncio.run(measure(spec, options))
-    console = Console()
+    console = wide_console()
     show(figures, console)
     bars = bars_of(figures)
     told = {"benchmark": "serving", "model": options.model, **figures}

@@ -17,7 +17,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from benchmarks._ring_held import Held, Ring, hold_against_ring
 from benchmarks._simulated_pools import Case, offered_per_s, pool_of, run_case
 
@@ -132,13 +132,15 @@ def main() -> None:
     """Print both tables; write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--yardsticks", type=Path, help="a folder with pools/nN-s0.json")
-    parser.add_argument("--seeds", type=int, default=3, help="so many pools of each size, drawn")
+    parser.add_argument(
+        "--seeds", type=at_least(1), default=3, help="so many pools of each size, drawn"
+    )
     parser.add_argument("--no-pools", action="store_true", help="leave the simulated pools out")
     parser.add_argument("--no-ring", action="store_true", help="leave the real network out")
-    parser.add_argument("--rounds", type=int, default=8, help="of the real network")
+    parser.add_argument("--rounds", type=at_least(1), default=8, help="of the real network")
     add_options(parser)
     options = parser.parse_args()
-    console = Console(width=130)
+    console = wide_console()
     figures: dict[str, object] = {}
     cases: list[Case] = []
     if not options.no_pools:

@@ -22,7 +22,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, judge, wide_console, write_figures
 from benchmarks._soak_load import Load
 from benchmarks._soak_samples import Growth, Sampler
 from benchmarks._soak_tasks import num_tasks
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     add_options(parser)
     options = parser.parse_args()
-    console = Console()
+    console = wide_console()
     with tempfile.TemporaryDirectory(prefix="plait-soak-") as folder:
         home = Path(folder)
         spec = write_tiny_model(home / "tiny")

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, judge, wide_console, write_figures
 from benchmarks._engine_rig import POSITIONS, EngineRig
 from benchmarks._far_ring import FarRing
 from benchmarks._fixed_text import perplexity_of, text_ids
@@ -172,7 +172,7 @@ def run(options: argparse.Namespace) -> None:
     for figure in figures:
         if figure.dtype in (DType.FLOAT16, DType.INT8):
             asyncio.run(measure_hop(spec, ids, figure))
-    console = Console()
+    console = wide_console()
     show(figures, console)
     bars = bars_of(figures)
     rows = [asdict(figure) for figure in figures]

@@ -30,9 +30,8 @@ from typing import Final
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from rich.console import Console
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from benchmarks._ceiling_proof import prove
 from benchmarks._pools import draw_pool, published, read_pools
 from plait.cli.plan_nominal import read_nominal
@@ -177,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--yardsticks", type=Path, help="a folder with pools/")
     parser.add_argument("--model", nargs="+")
-    parser.add_argument("--nodes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--nodes", nargs="+", type=at_least(1), default=list(SIZES))
     add_options(parser)
     options = parser.parse_args()
     folder: Path | None = options.yardsticks
@@ -198,7 +197,7 @@ def main() -> None:
         bars += _bars_of(model, own)
         rows += own
     write_figures(options.json, {"pools": rows}, bars)
-    judge(bars, Console(), is_strict=options.strict)
+    judge(bars, wide_console(), is_strict=options.strict)
 
 
 if __name__ == "__main__":

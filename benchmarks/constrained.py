@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 if __name__ == "__main__":
@@ -115,12 +114,14 @@ def measure(source: ModelSource, *, num_draws: int) -> dict[str, float]:
 def main() -> None:
     """Print the table and the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=60, help="draws of each kind that are timed")
+    parser.add_argument(
+        "--draws", type=_bars.at_least(2), default=60, help="draws of each kind that are timed"
+    )
     _bars.add_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures = measure(pull(resolve(MODEL)), num_draws=options.draws)
-    console = Console()
+    console = _bars.wide_console()
     table = Table("", "ms", "share of a step", title=f"choosing {NUM_ROWS} tokens")
     for name, value in figures.items():
         share = f"{value / (figures['a decode step'] + value):.1%}" if name in KINDS else ""

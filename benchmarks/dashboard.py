@@ -21,12 +21,11 @@ from typing import Final
 
 import psutil
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
-from rich.console import Console
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks._bars import Bar, add_options, judge, write_figures
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 
 FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
 PAGES: Final = ("", "map", "nodes", "events", "requests", "models")
@@ -140,11 +139,11 @@ async def _open(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=2_000)
-    parser.add_argument("--viewers", type=int, default=6)
+    parser.add_argument("--nodes", type=at_least(4), default=2_000)
+    parser.add_argument("--viewers", type=at_least(1), default=6)
     add_options(parser)
     options = parser.parse_args()
-    console = Console()
+    console = wide_console()
     figures = asyncio.run(measure(options.nodes, options.viewers))
     for name, figure in figures.items():
         console.print(f"{name}: {figure:.4g}", highlight=False)

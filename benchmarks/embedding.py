@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from _bars import Bar, add_options, judge, write_figures
-from rich.console import Console
+from _bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from rich.table import Table
 
 from node.engine.device import Device, pick_device
@@ -72,7 +71,7 @@ def _call_us(lookup: Callable[[list[int]], object], texts: list[list[int]]) -> f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a catalogue name")
-    parser.add_argument("--repeats", type=int, default=20, help="measured rounds")
+    parser.add_argument("--repeats", type=at_least(1), default=20, help="measured rounds")
     add_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,7 +80,7 @@ def main() -> None:
     table = Table("way", *(f"{length} ids, µs" for length in LENGTHS))
     for name, values in figures.items():
         table.add_row(name, *(f"{values[length]:.1f}" for length in LENGTHS))
-    console = Console()
+    console = wide_console()
     console.print(table)
     bars = [
         Bar(name=f"{name}, {length} ids", measured=figures[name][length], most=most_us, unit="µs")
