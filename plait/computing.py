@@ -17,7 +17,8 @@ TICKS_PER_S: Final = 100
 
 class Allowance:
     """How long a process may compute, from now on. Where its computing cannot be seen, the limit is
-    one of time. `computed` replaces `computed_s`, in tests."""
+    one of time. `still_s` is what nothing is computed in where it hangs; `computed` replaces
+    `computed_s`, in tests."""
 
     def __init__(
         self,
@@ -25,9 +26,10 @@ class Allowance:
         process_id: int | None,
         *,
         clock: Clock,
+        still_s: float = STILL_S,
         computed: Callable[[int], float | None] | None = None,
     ) -> None:
-        self._limit_s, self._clock = limit_s, clock
+        self._limit_s, self._clock, self._still_s = limit_s, clock, still_s
         self._computed = computed if computed is not None else computed_s
         self._started_ms = clock.monotonic_ms()
         self._before_s = self._seen_s(process_id) or 0.0
@@ -41,7 +43,7 @@ class Allowance:
             return f"{self._limit_s:.0f} s of computing"
         if total_s is not None and total_s > self._known_s:
             self._moved_ms, self._known_s = now_ms, total_s
-        is_still = total_s is None or now_ms - self._moved_ms >= 1e3 * STILL_S
+        is_still = total_s is None or now_ms - self._moved_ms >= 1e3 * self._still_s
         if passed_s > self._limit_s * (1.0 if is_still else STARVED_TIMES):
             return f"{passed_s:.0f} s"
         return None

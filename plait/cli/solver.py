@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from plait.cli.solve_question import ClusterQuestion, PoolQuestion, Question, SharedQuestion
 from plait.clock import SystemClock
-from plait.computing import Allowance
+from plait.computing import STILL_S, Allowance
 from plait.errors import UnavailableError
 from plait.types import Reason
 from scheduler.allocation import Allocation, AllocationProblem, allocate_greedy
@@ -43,9 +43,16 @@ class _TroubleError(Exception):
 class Solver:
     """Asks a fresh process for each plan. `command` replaces it, in tests."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, *, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = COMMAND,
+        *,
+        grace_s: float = GRACE_S,
+        still_s: float = STILL_S,
+    ) -> None:
         self._command = command
         self._grace_s = grace_s
+        self._still_s = still_s
 
     def plan_pool(self, ground: Ground, wish: Wish) -> PoolPlan:
         """Raises UnavailableError as `plan_pool` does."""
@@ -137,7 +144,7 @@ class Solver:
         except OSError as error:
             raise _TroubleError(f"its process did not start: {error}") from error
         try:
-            content = _answer(process, pickle.dumps(question), limit_s)
+            content = _answer(process, pickle.dumps(question), limit_s, self._still_s)
         finally:
             _end(process)
         if process.returncode != 0:
@@ -149,9 +156,11 @@ class Solver:
         return found
 
 
-def _answer(process: subprocess.Popen[bytes], question: bytes, limit_s: float) -> bytes:
+def _answer(
+    process: subprocess.Popen[bytes], question: bytes, limit_s: float, still_s: float
+) -> bytes:
     """What it writes. Raises _TroubleError where it computes longer than that, or hangs."""
-    allowance = Allowance(limit_s, process.pid, clock=SystemClock())
+    allowance = Allowance(limit_s, process.pid, clock=SystemClock(), still_s=still_s)
     unsent: bytes | None = question
     while True:
         try:

@@ -38,8 +38,9 @@ def bad(how: str) -> Solver:
     if how == "is missing":
         return Solver(("/no/such/solver",))
     script = str(Path(__file__).with_name("bad_solver.py"))
-    grace_s = 0.3 if how == "hangs" else 30.0
-    return Solver((sys.executable, script, how), grace_s=grace_s)
+    if how == "hangs":
+        return Solver((sys.executable, script, how), grace_s=0.3, still_s=0.2)
+    return Solver((sys.executable, script, how), grace_s=30.0)
 
 
 @pytest.mark.parametrize("how", SAID)
