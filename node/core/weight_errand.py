@@ -147,6 +147,7 @@ class Errand:
         near = self._ended(fetch)
         self._holders[fetch.holder].num_failures = 0
         if near is None or near.left or near.num_under_way:
+            self._give_up()  # its holders may have failed while the chunk was looked at
             return False
         del self._near[fetch.range]
         return True

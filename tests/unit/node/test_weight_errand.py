@@ -68,6 +68,17 @@ def test_a_range_without_holders_is_wanted_again_with_what_came_of_it() -> None:
     assert made.wanted == (LONG,)
 
 
+def test_a_chunk_that_arrives_after_its_holder_failed_leaves_nobody_waiting() -> None:
+    """It had come, and was compared while the others were cut off."""
+    made = errand(LONG, failures_max=1)
+    made.located(LONG, HASH * 3, [A], set())
+    first, second = all_fetches(made)
+    made.failed(second)
+    assert made.has_near, "a chunk is under way"
+    assert not made.arrived(first)
+    assert made.wanted == (LONG,) and not made.has_near
+
+
 def test_an_answer_that_comes_after_its_holders_failed_changes_nothing() -> None:
     made = errand(LONG, SHORT, failures_max=1)
     made.located(LONG, HASH * 3, [A], set())
