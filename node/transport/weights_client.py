@@ -17,13 +17,21 @@ FETCH_METHOD: Final = "/plait.wire.v1.NodeWeightsService/Fetch"
 BLOCK_S: Final = 30.0
 """What a neighbour may take for its next block, however busy it is."""
 CONNECT_S: Final = 3.0
+_SETTLED: Final = frozenset(
+    {
+        grpc.ChannelConnectivity.READY,
+        grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+        grpc.ChannelConnectivity.SHUTDOWN,
+    }
+)
 
 
 class ChunkClient:
     """One node's asking end. `close` it at the end."""
 
-    def __init__(self, channels: ChannelFactory) -> None:
+    def __init__(self, channels: ChannelFactory, *, connect_s: float = CONNECT_S) -> None:
         self._channels = channels
+        self._connect_s = connect_s
         self._open: dict[NodeId, aio.Channel] = {}
         self._opening: dict[NodeId, asyncio.Lock] = {}
 
@@ -83,14 +91,10 @@ class ChunkClient:
                 return self._open[holder]
             for address in addresses:
                 channel = self._channels(address, holder)
-                try:
-                    async with asyncio.timeout(CONNECT_S):
-                        await channel.channel_ready()
-                except TimeoutError:
-                    await channel.close()
-                else:
+                if await _answers(channel, self._connect_s):
                     self._open[holder] = channel
                     return channel
+                await channel.close()
         raise UnavailableError(f"{holder} cannot be reached at {', '.join(addresses) or 'all'}")
 
     async def _drop(self, holder: NodeId) -> None:
@@ -98,6 +102,18 @@ class ChunkClient:
         channel = self._open.pop(holder, None)
         if channel is not None:
             await channel.close()
+
+
+async def _answers(channel: aio.Channel, limit_s: float) -> bool:
+    """Whether somebody does within the limit. Where nobody listens, or another than the holder
+    does, that is known at once."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while (state := channel.get_state(try_to_connect=True)) not in _SETTLED:
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return state is grpc.ChannelConnectivity.READY
 
 
 def _is_ending() -> bool:

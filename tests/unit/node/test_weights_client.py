@@ -75,3 +75,19 @@ async def test_who_waits_no_longer_is_cancelled() -> None:
     finally:
         await client.close()
         await server.stop(0)
+
+
+async def test_a_neighbour_that_is_gone_is_known_at_once_and_its_other_address_is_tried() -> None:
+    gone, nowhere = await Neighbour(num_asking=9).serve()
+    await gone.stop(0)
+    server, address = await Neighbour(num_asking=1).serve()
+    client = ChunkClient(lambda where, _: aio.insecure_channel(where), connect_s=600.0)
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await client.fetch(HOLDER, [nowhere], "sha256", WANTED, 0)
+            with pytest.raises(UnavailableError, match="it leaves"):
+                await client.fetch(HOLDER, [nowhere, address], "sha256", WANTED, 0)
+    finally:
+        await client.close()
+        await server.stop(0)
