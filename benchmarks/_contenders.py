@@ -1,13 +1,13 @@
 """Who decodes: transformers in one process, and plait's engine in one process."""
 
 import asyncio
+import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from node.engine.device import pick_device
 from node.engine.host import ThreadedEngineHost
@@ -64,10 +64,11 @@ class TransformersContender:
         self._num_threads = num_threads
         entry = CATALOGUE[model_name]
         folder = catalogue_folder(config.models_dir(), model_name)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        # Here: it takes seconds, and other contenders, and --help, need none of it.
+        transformers = importlib.import_module("transformers")
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(
             str(folder), gguf_file=entry.file_name, dtype=torch.float32
         )
-        self._model = model
 
     async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
         batch = torch.tensor([list(prompt) for prompt in prompts])

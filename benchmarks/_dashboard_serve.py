@@ -29,7 +29,7 @@ from plait.clock import SystemClock
 from plait.types import HeldSpan, LayerSpan, NodeId, NodeLoad
 from tests.kit.inbox import ListInbox
 from tests.kit.stores import MemoryTokens
-from tests.unit.dashboard.fake_sources import FakeArchive, FakeRegister
+from tests.unit.dashboard.fake_sources import FakeArchive, FakeRegister, FakeRoutes
 from tests.unit.dashboard.fakes import admin_and_client, request_view
 
 NUM_REQUESTS: Final = 50
@@ -157,6 +157,7 @@ def main() -> None:
         tokens=MemoryTokens(),
         register=FakeRegister(),
         archive=FakeArchive(10_000),
+        routes=FakeRoutes(),
         chronicle=network.chronicle,
         previewer=Previewer(network.core, inbox),
         inbox=inbox,

@@ -127,9 +127,10 @@ def main() -> None:
     console = wide_console()
     with tempfile.TemporaryDirectory() as folder:
         rates = measure(runs_of(options, Path(folder)), repeats=options.repeats)
+        medians = {name: statistics.median(values) for name, values in rates.items()}
         table = Table("run", "tokens/s")
-        for name, values in rates.items():
-            table.add_row(name, f"{statistics.median(values):.1f}")
+        for name, rate in medians.items():
+            table.add_row(name, f"{rate:.1f}")
         console.print(table)
         bars = bars_of(rates)
         formats = measure_formats(options.model, Path(folder)) if options.formats else []
@@ -138,6 +139,7 @@ def main() -> None:
     figures = {
         "benchmark": "engine",
         "model": options.model,
+        "tokens_per_s": medians,
         "tokens_per_s_by_round": rates,
         "formats": [figure.figures() for figure in formats],
     }

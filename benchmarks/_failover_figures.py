@@ -15,11 +15,13 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from plait.cli.local_network import LocalNetwork, NodePlan
@@ -85,11 +87,13 @@ def main() -> None:
         console.print(f"so far: {_pauses_ms(runs)}", highlight=False)
     prefill_s = statistics.median(prefills_s)
     console.print(f"P, the prompt and {KILL_AT} tokens run again: {prefill_s * 1e3:.0f} ms")
-    for role in ROLES:
-        _say(console, role, [run for run in runs if run.role == role])
+    by_role = {role: _summary([run for run in runs if run.role == role]) for role in ROLES}
+    _show(console, by_role)
     bars = _bars(runs, prefill_s)
     figures = {
+        "benchmark": "failover",
         "prefill_s": prefill_s,
+        "roles": by_role,
         "runs": [asdict(run) for run in runs],
     }
     write_figures(options.json, figures, bars)
@@ -203,13 +207,23 @@ def _pauses_ms(runs: list[Run]) -> str:
     return ", ".join(f"{run.role} {run.pause_s * 1e3:.0f} ms" for run in runs)
 
 
-def _say(console: Console, role: str, runs: list[Run]) -> None:
-    pauses_ms = sorted(run.pause_s * 1e3 for run in runs)
-    console.print(
-        f"{role}: {sum(run.is_identical for run in runs)} of {len(runs)} identical, "
-        f"pause p50 {statistics.median(pauses_ms):.0f} ms, max {pauses_ms[-1]:.0f} ms",
-        highlight=False,
-    )
+def _summary(runs: list[Run]) -> dict[str, float]:
+    """Of the kills of one role."""
+    pauses_s = [run.pause_s for run in runs]
+    return {
+        "kills": len(runs),
+        "identical": sum(run.is_identical for run in runs),
+        "pause_s_median": statistics.median(pauses_s),
+        "pause_s_max": max(pauses_s),
+    }
+
+
+def _show(console: Console, by_role: Mapping[str, Mapping[str, float]]) -> None:
+    table = Table("killed", "kills", "identical", "pause ms, median", "most")
+    for role, found in by_role.items():
+        pauses = (f"{1e3 * found[name]:.0f}" for name in ("pause_s_median", "pause_s_max"))
+        table.add_row(role, f"{found['kills']}", f"{found['identical']}", *pauses)
+    console.print(table)
 
 
 def _bars(runs: list[Run], prefill_s: float) -> list[Bar]:

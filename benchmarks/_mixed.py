@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from benchmarks._simulation_figures import pool_of
+from benchmarks._simulated_pools import pool_of
 from plait.types import ModelSpec
 from scheduler.cost import stage_cost
 from scheduler.selection import Candidate

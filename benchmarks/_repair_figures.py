@@ -3,14 +3,13 @@
 Kept is what the repaired plan carries of what the whole plan carried. Times are CPU seconds.
 """
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final
 
-from rich.console import Console
-
+from benchmarks._bars import Bar
 from plait.cli.plan_nominal import read_nominal
 from scheduler.planning.check import pool_violations
 from scheduler.planning.ground import Ground, Machine, Wish
@@ -37,20 +36,18 @@ class _Loss:
     cpu_s: float
 
 
-def repairs(pool: Mapping[str, object], console: Console) -> Figures:
-    """Every model with a bar: each node lost, the averages, and whether they hold."""
+def repairs(pool: Mapping[str, object]) -> Figures:
+    """Every model with a bar: each node lost."""
     rows: Figures = []
     models = pool["models"]
     for model in sorted(models) if isinstance(models, dict) else ():
-        least = next((bar for part, bar in KEPT_MIN.items() if part in model), None)
-        if least is None:
+        if not any(part in model for part in KEPT_MIN):
             continue
         ground = read_nominal(pool, str(NODES), model).ground
         standing = standing_of(ground, plan_pool(ground, Wish()))
         lost = _losses(ground, standing, has_spare=False)
         spared = _losses(ground, standing, has_spare=True)
         rows += [_row(model, loss, spare) for loss, spare in zip(lost, spared, strict=True)]
-        _verdict(console, model, lost, spared, least)
     return rows
 
 
@@ -106,26 +103,29 @@ def _row(model: str, loss: _Loss, spare: _Loss) -> dict[str, object]:
 
 def _averages(lost: Sequence[_Loss]) -> dict[str, object]:
     return {
-        "kept %": round(100 * statistics.fmean(loss.kept for loss in lost), 2),
-        "moved nodes": round(statistics.fmean(len(loss.repaired.moves) for loss in lost), 2),
-        "moved GiB": round(statistics.fmean(x.repaired.moved_bytes for x in lost) / GIB, 1),
-        "cpu s": round(statistics.fmean(loss.cpu_s for loss in lost), 3),
+        "kept %": round(100 * fmean(loss.kept for loss in lost), 2),
+        "moved nodes": round(fmean(len(loss.repaired.moves) for loss in lost), 2),
+        "moved GiB": round(fmean(x.repaired.moved_bytes for x in lost) / GIB, 1),
+        "cpu s": round(fmean(loss.cpu_s for loss in lost), 3),
         "cpu s, most": round(max(loss.cpu_s for loss in lost), 3),
     }
 
 
-def _verdict(
-    console: Console, model: str, lost: Sequence[_Loss], spared: Sequence[_Loss], least: float
-) -> None:
-    """The averages beside their bars."""
-    kept = statistics.fmean(loss.kept for loss in lost)
-    moved = statistics.fmean(len(loss.repaired.moves) for loss in lost)
-    cpu_s = statistics.fmean(loss.cpu_s for loss in lost)
-    survivors = max(loss.repaired.num_survivors_moved for loss in spared)
-    for text, holds in (
-        (f"kept {100 * kept:.2f} % (bar {100 * least:.1f} %)", kept >= least),
-        (f"nodes moved {moved:.2f} (bar {MOVED_MAX})", moved <= MOVED_MAX),
-        (f"{cpu_s:.3f} CPU s (bar {CPU_S_MAX})", cpu_s <= CPU_S_MAX),
-        (f"survivors moved with a spare at hand: {survivors} (bar 0)", survivors == 0),
-    ):
-        console.print(f"{model}, one of {NODES} lost: {text}: {'holds' if holds else 'MISSED'}")
+def repair_bars(rows: Sequence[Mapping[str, object]]) -> list[Bar]:
+    """Of the rows of `repairs`: what the averages of each model must reach."""
+    bars: list[Bar] = []
+    for model in sorted({str(row["model"]) for row in rows}):
+        own = [row for row in rows if row["model"] == model]
+        least = next(bar for part, bar in KEPT_MIN.items() if part in model)
+        kept, moved, cpu_s, survivors = (
+            [float(str(row[name])) for row in own]
+            for name in ("kept %", "moved nodes", "cpu s", "survivors moved")
+        )
+        name = f"{model}, one of {NODES} lost"
+        bars += [
+            Bar(name=f"{name}: kept", measured=fmean(kept), least=100 * least, unit="%"),
+            Bar(name=f"{name}: nodes moved", measured=fmean(moved), most=MOVED_MAX),
+            Bar(name=f"{name}: CPU", measured=fmean(cpu_s), most=CPU_S_MAX, unit="s"),
+            Bar(name=f"{name}: survivors moved beside a spare", measured=max(survivors), most=0),
+        ]
+    return bars

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchmarks._bars import Bar
+from benchmarks._repair_figures import repair_bars
 
 Rows = Sequence[Mapping[str, object]]
 FLOW_PER_S: Final = {  # cluster, most stages: tokens/s
@@ -28,6 +29,7 @@ def bars_of(parts: Mapping[str, Rows]) -> list[Bar]:
     return [
         *_clusters(parts.get("clusters", ())),
         *_pools(parts.get("pools", ())),
+        *repair_bars(parts.get("repairs", ())),
         *_large(parts.get("large pools", ())),
         *_unsolved(parts.get("live networks without a solver", ())),
     ]

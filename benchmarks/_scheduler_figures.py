@@ -7,7 +7,6 @@ rates of another planner; without it pools are drawn. Times are CPU seconds of o
 
 import argparse
 import json
-import math
 import resource
 import statistics
 import time
@@ -58,7 +57,7 @@ def clusters(folder: Path, console: Console) -> Figures:
                     "stages max": stages_max or "any",
                     "stages": plan.num_stages,
                     "tokens/s": round(plan.flow_per_s, 2),
-                    "bound": round(plan.bound_per_s, 2),
+                    "bound tokens/s": round(plan.bound_per_s, 2),
                     "proved": "yes" if plan.is_proved else "no",
                     "cpu s": round(time.process_time() - started, 2),
                 }
@@ -66,7 +65,7 @@ def clusters(folder: Path, console: Console) -> Figures:
     return rows
 
 
-def pools(folder: Path | None, console: Console) -> Figures:
+def pools(folder: Path | None) -> Figures:
     """Every pool for every model, beside the roomiest-first planner and published rates."""
     found: Mapping[int, Mapping[str, object]] = (
         read_pools(folder) if folder is not None else {n: draw_pool(n, 0) for n in DRAWN_SIZES}
@@ -75,23 +74,37 @@ def pools(folder: Path | None, console: Console) -> Figures:
     rows: Figures = []
     for model in models:
         theirs = published(folder, model) if folder is not None else {}
-        if folder is not None and not theirs:
-            continue
-        own = [_pool_row(pool, size, model, theirs.get(size, ())) for size, pool in found.items()]
-        rows += own
+        if folder is None or theirs:
+            rows += [
+                _pool_row(pool, size, model, theirs.get(size, ())) for size, pool in found.items()
+            ]
+    return rows
+
+
+def means(rows: Figures) -> Figures:
+    """Of the pools of a model: rates over others' as the geometric mean of the sizes that are
+    compared, the quickest chain's tokens as the median of all."""
+    found: Figures = []
+    for model in sorted({str(row["model"]) for row in rows}):
+        mean: dict[str, object] = {"model": model}
         for name in ("/ first published", "/ best published", "/ roomiest"):
             ratios = [
                 float(str(row[name]))
-                for row in own
-                if row[name] != "" and SMALL <= int(str(row["nodes"])) <= LARGE
+                for row in rows
+                if row["model"] == model
+                and row[name] != ""
+                and SMALL <= int(str(row["nodes"])) <= LARGE
             ]
-            if ratios:
-                mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
-                console.print(f"{model}: {name} {mean:.3f} (geometric mean, {len(ratios)} pools)")
-        tpot = [float(str(row["tpot / roomiest"])) for row in own if row["tpot / roomiest"] != ""]
-        if tpot:
-            console.print(f"{model}: tpot / roomiest {statistics.median(tpot):.3f} (median)")
-    return rows
+            mean[name] = round(statistics.geometric_mean(ratios), 3) if ratios else ""
+            mean["pools"] = max(len(ratios), int(str(mean.get("pools", 0))))
+        tpot = [
+            float(str(row["tpot / roomiest"]))
+            for row in rows
+            if row["model"] == model and row["tpot / roomiest"] != ""
+        ]
+        mean["tpot / roomiest, median"] = round(statistics.median(tpot), 3) if tpot else ""
+        found.append(mean)
+    return found
 
 
 def _models(pool: Mapping[str, object]) -> list[str]:
@@ -118,7 +131,7 @@ def _pool_row(
         "nodes": size,
         "chains": len(plan.chains),
         "tokens/s": round(plan.rate_per_s, 1),
-        "LP bound": round(plan.bound_per_s, 1),
+        "LP bound tokens/s": round(plan.bound_per_s, 1),
         "gap %": round(100 * (1 - plan.rate_per_s / plan.bound_per_s), 2),
         "/ first published": round(plan.rate_per_s / theirs[0], 3) if theirs else "",
         "/ best published": round(plan.rate_per_s / max(theirs), 3) if theirs else "",
@@ -176,7 +189,7 @@ def unsolved() -> Figures:
             "plan cpu s": round(row.plan_s, 2),
             "repair cpu s": round(row.repair_s, 2),
             "tokens/s": round(row.tokens_per_s, 1),
-            "repaired": round(row.repaired_per_s, 1),
+            "repaired tokens/s": round(row.repaired_per_s, 1),
         }
         for row in map(measure_unsolved, UNSOLVED_SIZES)
     ]
@@ -206,9 +219,10 @@ def main() -> None:
     parts: dict[str, Figures] = {}
     if folder is not None:
         parts["clusters"] = clusters(folder, console)
-    parts["pools"] = pools(folder, console)
+    parts["pools"] = pools(folder)
+    parts["means of pools"] = means(parts["pools"])
     parts["repairs"] = repairs(
-        read_pools(folder)[NODES] if folder is not None else draw_pool(NODES, 0), console
+        read_pools(folder)[NODES] if folder is not None else draw_pool(NODES, 0)
     )
     parts["repairs of other pools"] = spread([draw_pool(NODES, seed) for seed in SEEDS])
     parts["large pools"] = large()
@@ -217,5 +231,5 @@ def main() -> None:
     for title, rows in parts.items():
         show(console, title, rows)
     bars = bars_of(parts)
-    write_figures(options.json, parts, bars)
+    write_figures(options.json, {"benchmark": "scheduler", **parts}, bars)
     judge(bars, console, is_strict=options.strict)

@@ -290,6 +290,7 @@ def main() -> None:
     show(console, rows, mixed, rebuilt)
     bars = bars_of(rows, mixed, rebuilt)
     figures = {
+        "benchmark": "selection",
         "rows": [asdict(row) for row in rows],
         "mixed": [asdict(row) for row in mixed],
         "rebuilt": [asdict(one) for one in rebuilt],

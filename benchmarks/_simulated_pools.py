@@ -141,10 +141,10 @@ def run_case(
         num_nodes=num_nodes, leaves_per_hour=churn, duration_s=duration_s, seed=seed
     )
     reports = {}
-    for name in StrategyName:
-        engine = Engine(pool, trace, make_strategy(name, pool), churn=changes, chunk_tokens=64)
+    for strategy in StrategyName:
+        engine = Engine(pool, trace, make_strategy(strategy, pool), churn=changes, chunk_tokens=64)
         with solver_output_to_stderr():
-            reports[name] = summarise(engine.run(), duration_s=duration_s)
+            reports[strategy] = summarise(engine.run(), duration_s=duration_s)
     return Case(
         num_nodes=num_nodes,
         name=name,

@@ -9,6 +9,7 @@ after the warm-up.
 """
 
 import argparse
+import math
 import random
 import signal
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks._bars import Bar, add_options, judge, wide_console, write_figures
 from benchmarks._soak_load import Load
@@ -127,6 +129,7 @@ def main() -> None:
     _report(console, chaos, load, growths)
     bars = _bars(load, growths)
     figures = {
+        "benchmark": "soak",
         "faults": dict(chaos.done),
         "answers": asdict(load.answers),
         "growths": [asdict(growth) for growth in growths],
@@ -153,32 +156,42 @@ def _soak(chaos: Chaos, load: Load, *, minutes: float, console: Console) -> None
             said_s = time.perf_counter()
             answers = load.answers
             console.print(
-                f"{passed_s:.0f} s: {chaos.done.total()} faults, {answers.num_right} right, "
-                f"{len(answers.failed)} failed, {len(answers.changed)} changed",
+                f"{said_s - began_s:.0f} s: {chaos.done.total()} faults, "
+                f"{answers.num_right} right, {len(answers.failed)} failed, "
+                f"{len(answers.changed)} changed",
                 highlight=False,
             )
 
 
 def _report(console: Console, chaos: Chaos, load: Load, growths: list[Growth]) -> None:
     answers = load.answers
-    console.print(f"faults: {dict(chaos.done)}", highlight=False)
-    console.print(
-        f"requests: {answers.num_right} right ({answers.num_resumed} on several chains, the "
-        f"longest took {answers.longest_s:.1f} s), {answers.num_left} left by their clients, "
-        f"{len(answers.changed)} changed, {len(answers.failed)} failed",
-        highlight=False,
+    table = Table("fault", "times")
+    for name, times in sorted(chaos.done.items()):
+        table.add_row(name, str(times))
+    console.print(table)
+    table = Table("right", "on several chains", "longest s", "left", "changed", "failed")
+    table.add_row(
+        str(answers.num_right),
+        str(answers.num_resumed),
+        f"{answers.longest_s:.1f}",
+        str(answers.num_left),
+        str(len(answers.changed)),
+        str(len(answers.failed)),
     )
+    console.print(table)
     for trouble in [*answers.changed[:5], *answers.failed[:5]]:
         console.print(f"  {trouble}", highlight=False)
-    for growth in growths:
-        console.print(
-            f"{growth.name}: {growth.rss_mib:.0f} MiB ({growth.rss_percent:+.1f} %), "
-            f"{growth.num_threads:.0f} threads ({growth.threads_percent:+.1f} %), "
-            f"{growth.num_descriptors:.0f} descriptors ({growth.descriptors_percent:+.1f} %), "
-            f"{growth.num_tasks:.0f} tasks ({growth.tasks_percent:+.1f} %), "
-            f"{growth.num_samples} samples",
-            highlight=False,
+    table = Table("process", "samples", "MiB", "threads", "descriptors", "tasks", title="growth")
+    for one in growths:
+        table.add_row(
+            one.name,
+            str(one.num_samples),
+            f"{one.rss_mib:.0f} ({one.rss_percent:+.1f} %)",
+            f"{one.num_threads:.0f} ({one.threads_percent:+.1f} %)",
+            f"{one.num_descriptors:.0f} ({one.descriptors_percent:+.1f} %)",
+            f"{one.num_tasks:.0f} ({one.tasks_percent:+.1f} %)",
         )
+    console.print(table)
 
 
 def _bars(load: Load, growths: list[Growth]) -> list[Bar]:
@@ -188,7 +201,9 @@ def _bars(load: Load, growths: list[Growth]) -> list[Bar]:
         Bar(name="answers that changed", measured=len(answers.changed), most=0),
     ]
     for what in ("rss", "threads", "descriptors", "tasks"):
-        worst = max((getattr(growth, f"{what}_percent") for growth in growths), default=0.0)
+        grown = [getattr(growth, f"{what}_percent") for growth in growths]
+        # What nobody measured does not hold: a soak too short for its samples, figures not told.
+        worst = math.nan if not grown or any(map(math.isnan, grown)) else max(grown)
         bars.append(
             Bar(name=f"growth of {what}", measured=worst, most=GROWTH_PERCENT_MAX, unit="%")
         )

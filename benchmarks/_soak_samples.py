@@ -1,5 +1,6 @@
 """What long-lived processes hold, sampled, and how much it has grown."""
 
+import math
 import statistics
 import threading
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ class Sample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
     """From the first quarter after the warm-up to the last quarter, medians; in percent. The
-    counts are of the last quarter."""
+    counts are of the last quarter; NaN: the process did not say."""
 
     name: str
     num_samples: int
@@ -103,7 +104,7 @@ def _growth(name: str, samples: list[Sample]) -> Growth:
     part = max(1, len(warm) // 4)
     first, last = warm[:part], warm[-part:]
     tasks = [[s.num_tasks for s in each if s.num_tasks is not None] for each in (first, last)]
-    tasks_before, tasks_after = (statistics.median(each) if each else 1.0 for each in tasks)
+    tasks_before, tasks_after = (statistics.median(each) if each else math.nan for each in tasks)
 
     def percent(of: Callable[[Sample], float], *, wobble: float = 0.0) -> float:
         before = statistics.median(map(of, first))

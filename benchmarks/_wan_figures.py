@@ -225,8 +225,9 @@ async def run(options: argparse.Namespace) -> None:
         "settings": settings,
         "rounds": [asdict(r) for r in rounds],
         "long_prompt": asdict(long_prompt),
-        "guesses": {name: asdict(each) for name, each in guessed.items()},
-        "drafts": {name: asdict(each) for name, each in drafted.items()},
+        "guesses": {name: {**asdict(one), "gain": one.gain} for name, one in guessed.items()},
+        "drafts": {name: {**asdict(one), "gain": one.gain} for name, one in drafted.items()},
+        "drafted": totals,
     }
     write_figures(options.json, figures, bars)
     judge(bars, console, is_strict=options.strict)

@@ -31,6 +31,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 
+from rich.table import Table
+
 from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from benchmarks._ceiling_proof import prove
 from benchmarks._pools import draw_pool, published, read_pools
@@ -145,9 +147,9 @@ def row_of(
         "model": model,
         "nodes": num_nodes,
         "tokens/s": round(plan.rate_per_s, 2),
-        "ceiling": round(most, 2),
+        "ceiling tokens/s": round(most, 2),
         "how": how,
-        "published": max(theirs, default=0.0),
+        "published tokens/s": max(theirs) if theirs else None,
         "ratio": round(plan.rate_per_s / max(theirs), 4) if theirs else None,
         "ratio at most": round(most / max(theirs), 4) if theirs else None,
         "cpu s": round(time.process_time() - started, 1),
@@ -164,7 +166,7 @@ def _bars_of(model: str, rows: Sequence[Mapping[str, object]]) -> list[Bar]:
             name = f"{model}: {what} / published, mean of {len(ratios)}"
             bars.append(Bar(name=name, measured=mean, least=RATIO_BARS[model]))
     for row in rows:
-        share = float(str(row["tokens/s"])) / float(str(row["ceiling"]))
+        share = float(str(row["tokens/s"])) / float(str(row["ceiling tokens/s"]))
         name = f"{model}, {row['nodes']} nodes: plan / proved ceiling"
         least = SCANNED_BAR if row["how"] == SCANNED else NEAR_BAR
         bars.append(Bar(name=name, measured=share, least=least))
@@ -172,7 +174,7 @@ def _bars_of(model: str, rows: Sequence[Mapping[str, object]]) -> list[Bar]:
 
 
 def main() -> None:
-    """Print rows as they come, and the geometric means."""
+    """Prove pool after pool; print the table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--yardsticks", type=Path, help="a folder with pools/")
     parser.add_argument("--model", nargs="+")
@@ -185,6 +187,7 @@ def main() -> None:
         pools = {size: draw_pool(size, SEED) for size in options.nodes}
     else:
         pools = read_pools(folder)
+    console = wide_console()
     rows: list[dict[str, object]] = []
     bars: list[Bar] = []
     for model in options.model or (DRAWN if folder is None else RATIO_BARS):
@@ -193,11 +196,15 @@ def main() -> None:
         for size in options.nodes:
             ground = read_nominal(pools[size], str(size), model).ground
             own.append(row_of(ground, size, model, theirs.get(size, ())))
-            print(own[-1], flush=True)
+            console.print(f"{model}, {size} nodes: {own[-1]['tokens/s']} tokens/s", highlight=False)
         bars += _bars_of(model, own)
         rows += own
-    write_figures(options.json, {"pools": rows}, bars)
-    judge(bars, wide_console(), is_strict=options.strict)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console.print(table)
+    write_figures(options.json, {"benchmark": "ceiling", "pools": rows}, bars)
+    judge(bars, console, is_strict=options.strict)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Final
 
 import psutil
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from rich.table import Table
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -89,12 +90,15 @@ async def _served(num_nodes: int) -> AsyncIterator[tuple[str, str, psutil.Proces
             raise RuntimeError("the serving process has no standard output")
         async with asyncio.timeout(START_S):
             login = (await child.stdout.readline()).decode().strip()
+            if not login:
+                raise RuntimeError("the serving process ended before it served")
             while not await _answers(port):  # noqa: ASYNC110 - the port is another process's
                 await asyncio.sleep(0.1)
         await asyncio.sleep(SETTLE_S)
         yield f"http://127.0.0.1:{port}", login, psutil.Process(child.pid)
     finally:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            child.kill()
         await child.wait()
 
 
@@ -145,8 +149,10 @@ def main() -> None:
     options = parser.parse_args()
     console = wide_console()
     figures = asyncio.run(measure(options.nodes, options.viewers))
+    table = Table("figure", "measured")
     for name, figure in figures.items():
-        console.print(f"{name}: {figure:.4g}", highlight=False)
+        table.add_row(name, f"{figure:.4g}")
+    console.print(table)
     bars = [
         Bar(
             name=f"CPU of {options.viewers} viewers, {options.nodes} nodes",
@@ -161,7 +167,7 @@ def main() -> None:
             unit="s",
         ),
     ]
-    write_figures(options.json, figures, bars)
+    write_figures(options.json, {"benchmark": "dashboard", **figures}, bars)
     judge(bars, console, is_strict=options.strict)
 
 

@@ -86,7 +86,7 @@ def main() -> None:
         Bar(name=f"{name}, {length} ids", measured=figures[name][length], most=most_us, unit="µs")
         for (name, length), most_us in BARS_US.items()
     ]
-    write_figures(options.json, {"call_us": figures}, bars)
+    write_figures(options.json, {"benchmark": "embedding", "call_us": figures}, bars)
     judge(bars, console, is_strict=options.strict)
 
 
