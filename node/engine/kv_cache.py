@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from node.engine.device import Device
+from node.engine.kernels.rows import HeadKernels, head_kernels
 from node.engine.tensor_bytes import num_bytes
 from plait.types import KvDtype
 
@@ -16,7 +17,7 @@ class KvPool:
 
     Numbers are of the device's dtype; or int8 beside `scales`, a float16 for each head and slot,
     (layers, 2 * kv heads, slots): see `coded`. Memory is allocated, not cleared: a slot is written
-    before it is read.
+    before it is read. `kernels` read and write it where they can.
     """
 
     def __init__(
@@ -34,6 +35,9 @@ class KvPool:
         )
         self.layers: tuple[Tensor, ...] = self.cells.unbind(0)
         self.scales: Tensor | None = None
+        self.kernels: HeadKernels | None = None
+        if not is_coded:
+            self.kernels = head_kernels(head_dim, device.dtype, device.torch_device)
         if is_coded:
             self.scales = torch.empty(shape, dtype=torch.float16, device=device.torch_device)
 

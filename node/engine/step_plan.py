@@ -1,6 +1,8 @@
 """Where the rows of one step belong: positions, slots and the cache each row may look at."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -8,10 +10,15 @@ from torch import Tensor
 
 from node.engine.blocks import Run
 from node.engine.coded_sight import CodedSight
+from node.engine.kernels.rows import RowTable
 from node.engine.kv_cache import KvPool
 
 NO_COPY_PARTS_MAX = 4
 """Up to so many runs the products go run by run; over more, copying is cheaper."""
+
+KERNEL_ROWS_MAX = 8
+"""Up to so many rows of a sequence look into the cache one by one where kernels do it: guesses are
+judged by the very numbers that would have drawn them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +165,10 @@ class GatheredDecodes:
 
 class Sight:
     """What the rows of a step may look at in layers of one window (None: everything): decodes that
-    are gathered, and all other chunks; or, all of them, `coded`, where the cache is int8."""
+    are gathered, `rows` that kernels look for one by one, and all other chunks; or, all of them,
+    `coded`, where the cache is int8."""
 
-    __slots__ = ("attended", "coded", "gathered")
+    __slots__ = ("attended", "coded", "gathered", "rows")
 
     def __init__(
         self,
@@ -170,8 +178,10 @@ class Sight:
         *,
         num_heads: int,
         gather_decodes: bool,
+        by_kernels: bool,
     ) -> None:
         self.attended: list[AttendedChunk] = []
+        self.rows: RowTable | None = None
         self.coded: list[CodedSight] = []
         self.gathered: GatheredDecodes | None = None
         singles = 0
@@ -183,7 +193,14 @@ class Sight:
                 chunks = chunks[singles:]
             self.coded += [_coded_chunk(chunk, pool, window_tokens, num_heads) for chunk in chunks]
             return
-        if gather_decodes and singles > 1:
+        if by_kernels:
+            few = [chunk for chunk in chunks if chunk.num_tokens <= KERNEL_ROWS_MAX]
+            if few:
+                self.rows = RowTable(
+                    list(chain.from_iterable(_rows(c, window_tokens) for c in few))
+                )
+            chunks = [chunk for chunk in chunks if chunk.num_tokens > KERNEL_ROWS_MAX]
+        elif gather_decodes and singles > 1:
             self.gathered = GatheredDecodes(chunks[:singles], pool.cells.device, window_tokens)
             chunks = chunks[singles:]
         self.attended = [AttendedChunk(chunk, pool, window_tokens) for chunk in chunks]
@@ -195,6 +212,10 @@ class StepPlan:
     rotations: (rows, 1, head_dim / 2) complex64 a table, one for all where `num_rows` is 1, pool:
     the cache, attended_rows: a buffer (rows, heads, head_dim). `chunks` says whose the rows are.
     Rows past `num_rows` are padding: computed, never stored or read.
+
+    Where the pool has kernels they are told what is otherwise in `rotations` and `write`: by
+    `tables` of all positions, `places` (num_rows, 2): rows of those, and slots, and `heads_shape`:
+    queries, kv heads, slots.
     """
 
     __slots__ = (
@@ -204,9 +225,12 @@ class StepPlan:
         "_written",
         "attended_rows",
         "chunks",
+        "heads_shape",
         "num_rows",
+        "places",
         "pool",
         "rotations",
+        "tables",
     )
 
     def __init__(
@@ -227,29 +251,39 @@ class StepPlan:
             for first, end in chunk.pieces(chunk.position):
                 slots.extend(range(first, end))
         self.num_rows = len(slots)
-        rotation_rows.extend([0] * (rows_min - len(rotation_rows)))
+        padding = [0] * (rows_min - len(rotation_rows))
         device = pool.cells.device
+        self.tables = rotations
+        self.rotations: tuple[Tensor, ...] = ()
         self._slots: Tensor | None = None
         self._written: tuple[Tensor, ...] = ()
-        if self.num_rows == 1 and pool.scales is None:
-            self._written = pool.cells[:, :, slots[0] : slots[0] + 1].unbind(0)
-        else:
-            self._slots = torch.tensor(slots, device=device)
-        if self.num_rows == 1:  # a view costs half of what rows by number do; padding turns alike
-            row = rotation_rows[0]
-            self.rotations = tuple(table[row : row + 1].unsqueeze(1) for table in rotations)
-        else:
-            at = torch.tensor(rotation_rows, device=device)
-            self.rotations = tuple(table[at].unsqueeze(1) for table in rotations)
+        self.heads_shape = torch.tensor((num_heads, pool.num_kv_heads, pool.num_slots))
+        self.places = torch.tensor(list(zip(rotation_rows, slots, strict=True)))
         self.attended_rows = torch.zeros(
-            (len(rotation_rows), num_heads, pool.cells.shape[-1]),
+            (self.num_rows + len(padding), num_heads, pool.cells.shape[-1]),
             dtype=pool.rows_dtype,
             device=device,
         )
         self.chunks = chunks
         self.pool = pool
         self._gather_decodes = gather_decodes
-        self._sights: dict[int | None, Sight] = {}
+        self._sights: dict[tuple[int | None, bool], Sight] = {}
+        if pool.kernels is None:
+            self._turn_and_write(slots, [*rotation_rows, *padding])
+
+    def _turn_and_write(self, slots: list[int], rotation_rows: list[int]) -> None:
+        """What torch is told of each row, padding too."""
+        device = self.pool.cells.device
+        if self.num_rows == 1 and self.pool.scales is None:
+            self._written = self.pool.cells[:, :, slots[0] : slots[0] + 1].unbind(0)
+        else:
+            self._slots = torch.tensor(slots, device=device)
+        if self.num_rows == 1:  # a view costs half of what rows by number do; padding turns alike
+            row = rotation_rows[0]
+            self.rotations = tuple(table[row : row + 1].unsqueeze(1) for table in self.tables)
+        else:
+            at = torch.tensor(rotation_rows, device=device)
+            self.rotations = tuple(table[at].unsqueeze(1) for table in self.tables)
 
     def write(self, layer: int, rows: Tensor) -> None:
         """Keys and values (2 * kv heads, num_rows, head_dim) of the step's rows into the cache."""
@@ -258,9 +292,11 @@ class StepPlan:
         else:
             self.pool.write(layer, self._slots, rows)
 
-    def sight(self, window_tokens: int | None) -> Sight:
-        """What layers with this window look at; made for the first of them."""
-        sight = self._sights.get(window_tokens)
+    def sight(self, window_tokens: int | None, *, by_kernels: bool) -> Sight:
+        """What layers with this window look at, by kernels where there are some and the layer lets
+        them; made for the first of them."""
+        by_kernels = by_kernels and self.pool.kernels is not None
+        sight = self._sights.get((window_tokens, by_kernels))
         if sight is None:
             sight = Sight(
                 self.chunks,
@@ -268,9 +304,18 @@ class StepPlan:
                 window_tokens,
                 num_heads=self.attended_rows.shape[1],
                 gather_decodes=self._gather_decodes,
+                by_kernels=by_kernels,
             )
-            self._sights[window_tokens] = sight
+            self._sights[window_tokens, by_kernels] = sight
         return sight
+
+
+def _rows(chunk: Chunk, window: int | None) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Each row of a chunk, and the pieces of the cache that it sees."""
+    for number in range(chunk.num_tokens):
+        position = chunk.position + number
+        one = replace(chunk, row=chunk.row + number, num_tokens=1, position=position)
+        yield one.row, one.pieces(0 if window is None else max(0, position + 1 - window))
 
 
 def _coded_chunk(chunk: Chunk, pool: KvPool, window: int | None, num_heads: int) -> CodedSight:

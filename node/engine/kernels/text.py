@@ -1,5 +1,6 @@
 """Text of LLVM's intermediate language, written line by line."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -72,6 +73,33 @@ class FunctionText:
         three = f"{VECTOR} {one}, {VECTOR} {other}, {VECTOR} {total}"
         return self.let(f"call {VECTOR} @llvm.fma.v{LANES}f32({three})")
 
+    def total(self, vector: str) -> str:
+        """The sum of a vector's numbers."""
+        return self.let(
+            f"call reassoc float @llvm.vector.reduce.fadd.v{LANES}f32("
+            f"float {number(0.0)}, {VECTOR} {vector})"
+        )
+
+    def lesser(self, one: str, other: str) -> str:
+        """Of each two numbers. NaN where `one` is."""
+        return self._chosen("ogt", one, other)
+
+    def greater(self, one: str, other: str) -> str:
+        """Of each two numbers. NaN where `one` is."""
+        return self._chosen("olt", one, other)
+
+    def _chosen(self, other_if: str, one: str, other: str) -> str:
+        does = self.let(f"fcmp {other_if} {VECTOR} {one}, {other}")
+        kinds = f"<{LANES} x i1> {does}, {VECTOR} {other}, {VECTOR} {one}"
+        return self.let(f"select {kinds}")
+
+    def shuffled(self, vector: str, lanes: Sequence[int]) -> str:
+        """Its numbers in another order."""
+        order = f"<{', '.join(f'i32 {lane}' for lane in lanes)}>"
+        return self.let(
+            f"shufflevector {VECTOR} {vector}, {VECTOR} poison, <{LANES} x i32> {order}"
+        )
+
     @contextmanager
     def loop(
         self, first: str | int, end: str | int, step: int = 1, *, unrolls: bool = False
@@ -107,8 +135,24 @@ class FunctionText:
         return self._count
 
 
+def number(value: float) -> str:
+    """A float32 as LLVM reads it."""
+    (single,) = struct.unpack("f", struct.pack("f", value))
+    return "0x" + struct.pack(">d", single).hex().upper()
+
+
+def numbers(*values: float) -> str:
+    """A vector of as many numbers as it has lanes, or of one again and again."""
+    lanes = values if len(values) == LANES else values * LANES
+    return f"<{', '.join(f'float {number(value)}' for value in lanes)}>"
+
+
 def module_text(functions: Sequence[FunctionText]) -> str:
-    declared = f"declare {VECTOR} @llvm.fma.v{LANES}f32({VECTOR}, {VECTOR}, {VECTOR})"
+    declared = (
+        f"declare {VECTOR} @llvm.fma.v{LANES}f32({VECTOR}, {VECTOR}, {VECTOR})\n"
+        f"declare float @llvm.vector.reduce.fadd.v{LANES}f32(float, {VECTOR})\n"
+        f"declare {VECTOR} @llvm.sqrt.v{LANES}f32({VECTOR})"
+    )
     told = (
         'attributes #0 = { nounwind }\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'
     )

@@ -68,13 +68,23 @@ class Attention:
     def __call__(self, rows: Tensor, residual: Tensor | None, layer: int, plan: StepPlan) -> Tensor:
         """rows, residual: (R, hidden); without a residual, what would be added to it. `layer`
         counts from the held span's first. Writes the rows' keys and values into the cache."""
-        num_queries_keys = self._num_heads + self._num_kv_heads
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
-        self._rotate(heads[:, :num_queries_keys], plan)
-        stored = heads[: plan.num_rows, self._num_heads :].transpose(0, 1)
-        plan.write(layer, stored)
+        if self._qk_gamma is not None:
+            self._norm(heads, self._qk_gamma)
+        kernels, shape = plan.pool.kernels, plan.heads_shape
+        if kernels is not None:
+            heads = heads.contiguous()
+            turns = None if self._rotation is None else plan.tables[self._rotation]
+            kernels.place(heads, turns, plan.pool.layers[layer], plan.places, shape)
+        else:
+            if self._rotation is not None:
+                self._rotate(heads, plan.rotations[self._rotation])
+            plan.write(layer, heads[: plan.num_rows, self._num_heads :].transpose(0, 1))
         attended = plan.attended_rows  # (R, H, D), the same buffer for every layer
-        sight = plan.sight(self._window_tokens)
+        sight = plan.sight(self._window_tokens, by_kernels=self._rule is None)
+        if kernels is not None and sight.rows is not None:
+            cells = plan.pool.layers[layer]
+            kernels.attend(heads, cells, attended, sight.rows, shape, scale=self._scale)
         if sight.gathered is not None:
             self._attend_gathered(heads, sight.gathered, plan.pool.layers[layer], attended)
         for coded in sight.coded:
@@ -96,17 +106,18 @@ class Attention:
         mixed = attended.view(len(rows), -1)
         return self._out(mixed) if residual is None else self._out.plus(mixed, residual)
 
-    def _rotate(self, queries_keys: Tensor, plan: StepPlan) -> None:
-        """Norm (where the model has it) and rotate (R, heads, head_dim), in place."""
-        turned = queries_keys
-        if self._qk_gamma is not None:
-            turned = F.rms_norm(turned, (self._head_dim,), None, self._eps).mul_(self._qk_gamma)
-        if self._rotation is not None:
-            if turned.dtype is not torch.float32:
-                turned = turned.float()
-            pairs = torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2))
-            pairs.mul_(plan.rotations[self._rotation])
-        if turned is not queries_keys:
+    def _norm(self, heads: Tensor, gamma: Tensor) -> None:
+        """Of queries and keys (R, heads, head_dim), in place."""
+        normed = heads[:, : len(gamma)]
+        normed.copy_(F.rms_norm(normed, (self._head_dim,), None, self._eps).mul_(gamma))
+
+    def _rotate(self, heads: Tensor, rotations: Tensor) -> None:
+        """Queries and keys (R, heads, head_dim), in place."""
+        queries_keys = heads[:, : self._num_heads + self._num_kv_heads]
+        is_wide = queries_keys.dtype is torch.float32
+        turned = queries_keys if is_wide else queries_keys.float()
+        torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2)).mul_(rotations)
+        if not is_wide:
             queries_keys.copy_(turned)
 
     def _attend_one(self, heads: Tensor, chunk: AttendedChunk, layer: int, out: Tensor) -> None:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
+from node.engine.kernels.rows import row_kernels
 from node.engine.linear import Linear
 from plait.types import Activation
 
@@ -28,9 +29,17 @@ class GatedMlp:
 
     def __call__(self, rows: Tensor, residual: Tensor | None) -> Tensor:
         """rows, residual: (R, hidden). Without a residual, what would be added to it."""
-        gate, up = self._gate_up(rows).view(len(rows), 2, -1).unbind(1)  # half of what chunk takes
-        inner = gated(gate, up, self._activation)
+        inner = self._gated(self._gate_up(rows))
         return self._down(inner) if residual is None else self._down.plus(inner, residual)
+
+    def _gated(self, both: Tensor) -> Tensor:
+        """(R, 2 * inner), gate before up, to (R, inner)."""
+        if self._activation is Activation.SILU:
+            kernels = row_kernels(both.shape[1] // 2, both.dtype, both.device)
+            if kernels is not None:
+                return kernels.gate(both.contiguous())
+        gate, up = both.view(len(both), 2, -1).unbind(1)  # half of what chunk takes
+        return gated(gate, up, self._activation)
 
 
 def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
