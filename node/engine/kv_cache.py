@@ -36,10 +36,10 @@ class KvPool:
         self.layers: tuple[Tensor, ...] = self.cells.unbind(0)
         self.scales: Tensor | None = None
         self.kernels: HeadKernels | None = None
-        if not is_coded:
-            self.kernels = head_kernels(head_dim, device.dtype, device.torch_device)
         if is_coded:
             self.scales = torch.empty(shape, dtype=torch.float16, device=device.torch_device)
+        else:
+            self.kernels = head_kernels(head_dim, device.dtype, device.torch_device)
 
     @property
     def num_bytes(self) -> int:

@@ -214,8 +214,7 @@ class StepPlan:
     Rows past `num_rows` are padding: computed, never stored or read.
 
     Where the pool has kernels they are told what is otherwise in `rotations` and `write`: by
-    `tables` of all positions, `places` (num_rows, 2): rows of those, and slots, and `heads_shape`:
-    queries, kv heads, slots.
+    `tables` of all positions, and `places` (num_rows, 2): rows of those, and slots.
     """
 
     __slots__ = (
@@ -225,7 +224,6 @@ class StepPlan:
         "_written",
         "attended_rows",
         "chunks",
-        "heads_shape",
         "num_rows",
         "places",
         "pool",
@@ -257,8 +255,6 @@ class StepPlan:
         self.rotations: tuple[Tensor, ...] = ()
         self._slots: Tensor | None = None
         self._written: tuple[Tensor, ...] = ()
-        self.heads_shape = torch.tensor((num_heads, pool.num_kv_heads, pool.num_slots))
-        self.places = torch.tensor(list(zip(rotation_rows, slots, strict=True)))
         self.attended_rows = torch.zeros(
             (self.num_rows + len(padding), num_heads, pool.cells.shape[-1]),
             dtype=pool.rows_dtype,
@@ -268,10 +264,12 @@ class StepPlan:
         self.pool = pool
         self._gather_decodes = gather_decodes
         self._sights: dict[tuple[int | None, bool], Sight] = {}
-        if pool.kernels is None:
-            self._turn_and_write(slots, [*rotation_rows, *padding])
+        if pool.kernels is not None:
+            self.places = torch.tensor(list(zip(rotation_rows, slots, strict=True)))
+        else:
+            self._tell_torch(slots, [*rotation_rows, *padding])
 
-    def _turn_and_write(self, slots: list[int], rotation_rows: list[int]) -> None:
+    def _tell_torch(self, slots: list[int], rotation_rows: list[int]) -> None:
         """What torch is told of each row, padding too."""
         device = self.pool.cells.device
         if self.num_rows == 1 and self.pool.scales is None:

@@ -4,11 +4,15 @@ Each row is computed by itself, in one order, whatever stands beside it and wher
 in the cache: no bit of it depends on either.
 """
 
+from collections.abc import Iterator
+
 from node.engine.kernels.text import (
+    INTEGERS,
     LANES,
     VECTOR,
     ZEROS,
     FunctionText,
+    integers,
     module_text,
     number,
     numbers,
@@ -19,6 +23,8 @@ BLOCK_TOKENS = 32
 
 _SUMS_MAX = 8
 """Vectors of sums that stay in registers."""
+
+_SHAPE = ("i64 %queries", "i64 %kv_heads", "i64 %slots")
 
 _EXP_LEAST, _EXP_MOST = -86.0, 88.0
 _ROUNDING = 12582912.0
@@ -46,28 +52,17 @@ def rows_text() -> str:
 
 
 def _place(head_dim: int) -> FunctionText:
-    """place(heads, rotations, cells, table, shape, first row, end): queries and keys turn where
-    there are rotations, keys and values go into the cache.
+    """place(heads, rotations, cells, table, rows, query heads, kv heads, slots): queries and keys
+    turn where there are rotations, keys and values go into the cache.
 
     A row of the table: its row of rotations, and its slot.
     """
-    code = FunctionText(
-        "place",
-        [
-            "ptr %heads",
-            "ptr %turns",
-            "ptr %cells",
-            "ptr %table",
-            "ptr %shape",
-            "i64 %r",
-            "i64 %end",
-        ],
-    )
-    queries, kv_heads, slots = _shape(code)
-    turned = code.add(queries, kv_heads)
-    all_heads = code.add(turned, kv_heads)
+    parameters = ["ptr %heads", "ptr %turns", "ptr %cells", "ptr %table", "i64 %rows"]
+    code = FunctionText("place", [*parameters, *_SHAPE])
+    turned = code.add("%queries", "%kv_heads")
+    all_heads = code.add(turned, "%kv_heads")
     turns_any = code.let("icmp ne ptr %turns, null")
-    with code.loop("%r", "%end") as row:
+    with code.loop(0, "%rows") as row:
         turn = code.times(_entry(code, "%table", row, 2, 0), head_dim)
         slot = code.times(_entry(code, "%table", row, 2, 1), head_dim)
         first = code.times(code.times(row, all_heads), head_dim)
@@ -78,9 +73,9 @@ def _place(head_dim: int) -> FunctionText:
                 pairs = code.load(VECTOR, address)
                 angles = code.load(VECTOR, code.at("float", "%turns", code.add(turn, at)))
                 code.store(VECTOR, _turned(code, pairs, angles), address)
-        with code.loop(queries, all_heads) as head:
+        with code.loop("%queries", all_heads) as head:
             begin = code.add(first, code.times(head, head_dim))
-            cell = code.times(code.times(code.minus(head, queries), slots), head_dim)
+            cell = code.times(code.times(code.minus(head, "%queries"), "%slots"), head_dim)
             cell = code.add(cell, slot)
             for at in range(0, head_dim, LANES):
                 values = code.load(VECTOR, code.at("float", "%heads", code.add(begin, at)))
@@ -100,29 +95,29 @@ def _turned(code: FunctionText, pairs: str, angles: str) -> str:
 
 
 def _attend(head_dim: int) -> FunctionText:
-    """attend(heads, cells, out, table, space, shape, scale, first unit, end): rows of queries over
-    the tokens that each sees. A unit is a row and a kv head.
+    """attend(heads, cells, out, table, space, scale, first unit, end, query heads, kv heads,
+    slots): rows of queries over the tokens that each sees. A unit is a row and a kv head.
 
     A row of the table: the step's row, where its pieces begin in the table, their end, how many
-    tokens. A piece: its first slot, and its end. The space has `padded_tokens` numbers for each
-    query of a kv head.
+    tokens. A piece: its first slot, and its end. The space has, for each query of a kv head, a
+    number for each token, up to whole vectors.
     """
-    parameters = ["ptr %heads", "ptr %cells", "ptr %out", "ptr %table", "ptr %space", "ptr %shape"]
-    code = FunctionText("attend", [*parameters, "float %scale", "i64 %unit", "i64 %end"])
-    queries, kv_heads, slots = _shape(code)
-    group = code.let(f"udiv i64 {queries}, {kv_heads}")
-    all_heads = code.add(code.add(queries, kv_heads), kv_heads)
+    addresses = ["ptr %heads", "ptr %cells", "ptr %out", "ptr %table", "ptr %space"]
+    parameters = ["float %scale", "i64 %unit", "i64 %end"]
+    code = FunctionText("attend", [*addresses, *parameters, *_SHAPE])
+    group = code.over("%queries", "%kv_heads")
+    all_heads = code.add(code.add("%queries", "%kv_heads"), "%kv_heads")
     with code.loop("%unit", "%end") as unit:
-        at = code.let(f"udiv i64 {unit}, {kv_heads}")
-        kv_head = code.minus(unit, code.times(at, kv_heads))
-        row, pieces, pieces_end, tokens = (_entry(code, "%table", at, 4, n) for n in range(4))
+        at = code.over(unit, "%kv_heads")
+        kv_head = code.minus(unit, code.times(at, "%kv_heads"))
+        row, begin, end, tokens = (_entry(code, "%table", at, 4, n) for n in range(4))
         first = code.times(kv_head, group)
         asked = code.times(code.add(code.times(row, all_heads), first), head_dim)
-        given = code.times(code.add(code.times(row, queries), first), head_dim)
+        given = code.times(code.add(code.times(row, "%queries"), first), head_dim)
         room = code.times(code.over(code.add(tokens, LANES - 1), LANES), LANES)
-        strip = code.times(slots, head_dim)
+        strip = code.times("%slots", head_dim)
         keys = code.at("float", "%cells", code.times(kv_head, strip))
-        values = code.at("float", keys, code.times(kv_heads, strip))
+        values = code.at("float", keys, code.times("%kv_heads", strip))
         head = _Head(
             code,
             head_dim,
@@ -131,23 +126,38 @@ def _attend(head_dim: int) -> FunctionText:
             group=group,
             room=room,
         )
-        seen = code.slot("i64")
-        for visit, cells in ((head.score, keys), (None, ""), (head.mix, values)):
-            if visit is None:
-                head.weigh(tokens)
-                continue
-            code.do(f"store i64 0, ptr {seen}")
-            with code.loop(pieces, pieces_end, 2) as piece:
-                begin = code.load("i64", code.at("i64", "%table", piece))
-                end = code.load("i64", code.at("i64", "%table", code.add(piece, 1)))
-                with code.loop(begin, end, BLOCK_TOKENS) as slot:
-                    missing = code.minus(end, slot)
-                    is_less = code.let(f"icmp slt i64 {missing}, {BLOCK_TOKENS}")
-                    count = code.let(f"select i1 {is_less}, i64 {missing}, i64 {BLOCK_TOKENS}")
-                    so_far = code.let(f"load i64, ptr {seen}")
-                    visit(code.at("float", cells, code.times(slot, head_dim)), count, so_far)
-                    code.do(f"store i64 {code.add(so_far, count)}, ptr {seen}")
+        pieces = _Pieces(code, head_dim, begin=begin, end=end)
+        for block in pieces.blocks(keys):
+            head.score(*block)
+        head.weigh(tokens)
+        for block in pieces.blocks(values):
+            head.mix(*block)
     return code
+
+
+class _Pieces:
+    """Where a row's tokens lie: entries [begin, end) of the table."""
+
+    def __init__(self, code: FunctionText, head_dim: int, *, begin: str, end: str) -> None:
+        self._code = code
+        self._dim = head_dim
+        self._begin = begin
+        self._end = end
+        self._seen = code.slot("i64")
+
+    def blocks(self, cells: str) -> Iterator[tuple[str, str, str]]:
+        """Inside a loop over blocks of tokens: where in `cells` one begins, how many tokens it has,
+        and how many came before it."""
+        code = self._code
+        code.do(f"store i64 0, ptr {self._seen}")
+        with code.loop(self._begin, self._end, 2) as piece:
+            first = code.load("i64", code.at("i64", "%table", piece))
+            end = code.load("i64", code.at("i64", "%table", code.add(piece, 1)))
+            with code.loop(first, end, BLOCK_TOKENS) as slot:
+                count = code.at_most(code.minus(end, slot), BLOCK_TOKENS)
+                so_far = code.load("i64", self._seen)
+                yield code.at("float", cells, code.times(slot, self._dim)), count, so_far
+                code.store("i64", code.add(so_far, count), self._seen)
 
 
 class _Head:
@@ -172,10 +182,11 @@ class _Head:
             with code.loop(0, count) as token:
                 key = code.at("float", keys, code.times(token, self._dim))
                 sums = [ZEROS, ZEROS]
-                for number_, at in enumerate(range(0, self._dim, LANES)):
+                for at in range(0, self._dim, LANES):
                     one = code.load(VECTOR, code.at("float", asked, str(at)))
                     other = code.load(VECTOR, code.at("float", key, str(at)))
-                    sums[number_ % 2] = code.fma(one, other, sums[number_ % 2])
+                    turn = at // LANES % 2
+                    sums[turn] = code.fma(one, other, sums[turn])
                 both = code.let(f"fadd {VECTOR} {sums[0]}, {sums[1]}")
                 score = code.let(f"fmul float {code.total(both)}, %scale")
                 code.store("float", score, code.at("float", scores, token))
@@ -230,20 +241,20 @@ class _Head:
                     weight = code.splat(code.load("float", code.at("float", weights, token)))
                     value = code.at("float", values, code.times(token, self._dim))
                     for total, place in zip(sums, some, strict=False):
-                        numbers_ = code.load(VECTOR, code.at("float", value, str(place)))
-                        added = code.fma(weight, numbers_, code.load(VECTOR, total))
+                        part = code.load(VECTOR, code.at("float", value, str(place)))
+                        added = code.fma(weight, part, code.load(VECTOR, total))
                         code.store(VECTOR, added, total)
                 for total, place in zip(sums, some, strict=False):
                     code.store(VECTOR, code.load(VECTOR, total), code.at("float", out, str(place)))
 
 
 def _norm() -> FunctionText:
-    """norm(rows, weights, out, width, share, eps, first row, end): each row times its weights over
+    """norm(rows, weights, out, width, share, eps, number of rows): each row times its weights over
     the root of its mean square. `share`: one over the width."""
     parameters = ["ptr %x", "ptr %w", "ptr %y", "i64 %width", "float %share", "float %eps"]
-    code = FunctionText("norm", [*parameters, "i64 %r", "i64 %end"])
+    code = FunctionText("norm", [*parameters, "i64 %rows"])
     total = code.slot(VECTOR)
-    with code.loop("%r", "%end") as row:
+    with code.loop(0, "%rows") as row:
         begin = code.times(row, "%width")
         rows, out = code.at("float", "%x", begin), code.at("float", "%y", begin)
         code.store(VECTOR, ZEROS, total)
@@ -264,10 +275,10 @@ def _norm() -> FunctionText:
 
 
 def _gate() -> FunctionText:
-    """gate(rows, out, width, first row, end): a row's first half's SiLU times its second half, of
+    """gate(rows, out, width, number of rows): a row's first half's SiLU times its second half, of
     `width` numbers each."""
-    code = FunctionText("gate", ["ptr %x", "ptr %y", "i64 %width", "i64 %r", "i64 %end"])
-    with code.loop("%r", "%end") as row:
+    code = FunctionText("gate", ["ptr %x", "ptr %y", "i64 %width", "i64 %rows"])
+    with code.loop(0, "%rows") as row:
         begin = code.times(row, "%width")
         gates = code.at("float", "%x", code.times(begin, 2))
         ups = code.at("float", gates, "%width")
@@ -285,7 +296,6 @@ def _gate() -> FunctionText:
 
 def _exp(code: FunctionText, powers: str) -> str:
     """e to the power, to about two units in the last place; powers are clamped, NaN stays."""
-    ints = f"<{LANES} x i32>"
     powers = code.lesser(code.greater(powers, numbers(_EXP_LEAST)), numbers(_EXP_MOST))
     shifted = code.fma(powers, numbers(1.4426950408889634), numbers(_ROUNDING))
     whole = code.let(f"fsub {VECTOR} {shifted}, {numbers(_ROUNDING)}")
@@ -297,19 +307,10 @@ def _exp(code: FunctionText, powers: str) -> str:
     square = code.let(f"fmul {VECTOR} {rest}, {rest}")
     value = code.fma(value, square, rest)
     value = code.let(f"fadd {VECTOR} {value}, {numbers(1.0)}")
-    bits = code.let(f"bitcast {VECTOR} {shifted} to {ints}")
-    bits = code.let(f"shl {ints} {bits}, {_ints(23)}")
-    bits = code.let(f"add {ints} {bits}, {_ints(127 << 23)}")
-    return code.let(f"fmul {VECTOR} {value}, {code.let(f'bitcast {ints} {bits} to {VECTOR}')}")
-
-
-def _ints(value: int) -> str:
-    return f"<{', '.join([f'i32 {value}'] * LANES)}>"
-
-
-def _shape(code: FunctionText) -> tuple[str, ...]:
-    """Query heads, kv heads, slots."""
-    return tuple(code.load("i64", code.at("i64", "%shape", str(n))) for n in range(3))
+    bits = code.let(f"bitcast {VECTOR} {shifted} to {INTEGERS}")
+    bits = code.let(f"shl {INTEGERS} {bits}, {integers(23)}")
+    bits = code.let(f"add {INTEGERS} {bits}, {integers(127 << 23)}")
+    return code.let(f"fmul {VECTOR} {value}, {code.let(f'bitcast {INTEGERS} {bits} to {VECTOR}')}")
 
 
 def _entry(code: FunctionText, table: str, row: str, width: int, column: int) -> str:

@@ -12,10 +12,10 @@ from node.engine.kernels.text import LANES
 from node.engine.kernels.threads import in_threads
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_PLACE = ctypes.CFUNCTYPE(None, *[_POINTER] * 5, _INT, _INT)
-_ATTEND = ctypes.CFUNCTYPE(None, *[_POINTER] * 6, _FLOAT, _INT, _INT)
-_NORM = ctypes.CFUNCTYPE(None, *[_POINTER] * 3, _INT, _FLOAT, _FLOAT, _INT, _INT)
-_GATE = ctypes.CFUNCTYPE(None, *[_POINTER] * 2, _INT, _INT, _INT)
+_PLACE = ctypes.CFUNCTYPE(None, *[_POINTER] * 4, *[_INT] * 4)
+_ATTEND = ctypes.CFUNCTYPE(None, *[_POINTER] * 5, _FLOAT, *[_INT] * 5)
+_NORM = ctypes.CFUNCTYPE(None, *[_POINTER] * 3, _INT, _FLOAT, _FLOAT, _INT)
+_GATE = ctypes.CFUNCTYPE(None, *[_POINTER] * 2, _INT, _INT)
 
 
 class HeadKernels:
@@ -28,38 +28,31 @@ class HeadKernels:
         self._place = _PLACE(self._code.address("place"))
         self._attend = _ATTEND(self._code.address("attend"))
 
-    def place(
-        self, heads: Tensor, rotations: Tensor | None, cells: Tensor, table: Tensor, shape: Tensor
-    ) -> None:
+    def place(self, heads: Tensor, rotations: Tensor | None, cells: Tensor, table: Tensor) -> None:
         """Turn the queries and keys of heads (R, queries + 2 * kv heads, head_dim), and write keys
         and values into a layer's cells (2 * kv heads, slots, head_dim).
 
         `rotations` (positions, head_dim / 2) complex64; `table` (rows, 2) int64 has a row of them
-        and a slot for each of the first rows; `shape` is (queries, kv heads, slots), int64.
+        and a slot for each of the first rows.
         """
+        num_cells, num_slots, _ = cells.shape
         self._place(
             heads.data_ptr(),
             None if rotations is None else rotations.data_ptr(),
             cells.data_ptr(),
             table.data_ptr(),
-            shape.data_ptr(),
-            0,
             len(table),
+            heads.shape[1] - num_cells,
+            num_cells // 2,
+            num_slots,
         )
 
     def attend(
-        self,
-        heads: Tensor,
-        cells: Tensor,
-        out: Tensor,
-        table: "RowTable",
-        shape: Tensor,
-        *,
-        scale: float,
+        self, heads: Tensor, cells: Tensor, out: Tensor, table: "RowTable", *, scale: float
     ) -> None:
         """For each row of the table softmax(queries * keys * scale) * values into its row of
         out (R, queries, head_dim). The others are as `place` has them."""
-        num_queries, num_kv_heads = out.shape[1], cells.shape[0] // 2
+        num_queries, num_kv_heads, num_slots = out.shape[1], cells.shape[0] // 2, cells.shape[1]
         space_numbers = num_queries // num_kv_heads * (table.tokens_max + LANES)
 
         def attend(units: range) -> None:
@@ -70,10 +63,12 @@ class HeadKernels:
                 out.data_ptr(),
                 table.numbers.data_ptr(),
                 space.data_ptr(),
-                shape.data_ptr(),
                 scale,
                 units.start,
                 units.stop,
+                num_queries,
+                num_kv_heads,
+                num_slots,
             )
 
         numbers = 2 * table.tokens_sum * num_queries * self._head_dim
@@ -115,7 +110,7 @@ class RowKernels:
         out = torch.empty_like(rows)
         count, width = rows.shape
         self._norm(
-            rows.data_ptr(), weight.data_ptr(), out.data_ptr(), width, 1.0 / width, eps, 0, count
+            rows.data_ptr(), weight.data_ptr(), out.data_ptr(), width, 1.0 / width, eps, count
         )
         return out
 
@@ -123,7 +118,7 @@ class RowKernels:
         """rows (R, 2 * width): silu(first half) * second half, (R, width)."""
         count, width = rows.shape[0], rows.shape[1] // 2
         out = rows.new_empty((count, width))
-        self._gate(rows.data_ptr(), out.data_ptr(), width, 0, count)
+        self._gate(rows.data_ptr(), out.data_ptr(), width, count)
         return out
 
 

@@ -8,6 +8,7 @@ LANES = 8
 """Floats of one vector; a processor with wider ones is not asked for more."""
 
 VECTOR = f"<{LANES} x float>"
+INTEGERS = f"<{LANES} x i32>"
 ZEROS = "zeroinitializer"
 
 
@@ -54,9 +55,14 @@ class FunctionText:
     def minus(self, one: str, other: str | int) -> str:
         return self.let(f"sub nsw i64 {one}, {other}")
 
-    def over(self, one: str, other: int) -> str:
+    def over(self, one: str, other: str | int) -> str:
         """Divided; neither is negative."""
         return self.let(f"udiv i64 {one}, {other}")
+
+    def at_most(self, one: str, limit: int) -> str:
+        """The smaller of both."""
+        is_less = self.let(f"icmp slt i64 {one}, {limit}")
+        return self.let(f"select i1 {is_less}, i64 {one}, i64 {limit}")
 
     def at(self, kind: str, base: str, index: str) -> str:
         """The address of the number `index` of those that begin at `base`."""
@@ -145,6 +151,11 @@ def numbers(*values: float) -> str:
     """A vector of as many numbers as it has lanes, or of one again and again."""
     lanes = values if len(values) == LANES else values * LANES
     return f"<{', '.join(f'float {number(value)}' for value in lanes)}>"
+
+
+def integers(value: int) -> str:
+    """A vector of one integer again and again."""
+    return f"<{', '.join([f'i32 {value}'] * LANES)}>"
 
 
 def module_text(functions: Sequence[FunctionText]) -> str:

@@ -71,11 +71,11 @@ class Attention:
         heads = self._qkv(rows).view(len(rows), -1, self._head_dim)
         if self._qk_gamma is not None:
             self._norm(heads, self._qk_gamma)
-        kernels, shape = plan.pool.kernels, plan.heads_shape
+        kernels, cells = plan.pool.kernels, plan.pool.layers[layer]
         if kernels is not None:
             heads = heads.contiguous()
             turns = None if self._rotation is None else plan.tables[self._rotation]
-            kernels.place(heads, turns, plan.pool.layers[layer], plan.places, shape)
+            kernels.place(heads, turns, cells, plan.places)
         else:
             if self._rotation is not None:
                 self._rotate(heads, plan.rotations[self._rotation])
@@ -83,10 +83,9 @@ class Attention:
         attended = plan.attended_rows  # (R, H, D), the same buffer for every layer
         sight = plan.sight(self._window_tokens, by_kernels=self._rule is None)
         if kernels is not None and sight.rows is not None:
-            cells = plan.pool.layers[layer]
-            kernels.attend(heads, cells, attended, sight.rows, shape, scale=self._scale)
+            kernels.attend(heads, cells, attended, sight.rows, scale=self._scale)
         if sight.gathered is not None:
-            self._attend_gathered(heads, sight.gathered, plan.pool.layers[layer], attended)
+            self._attend_gathered(heads, sight.gathered, cells, attended)
         for coded in sight.coded:
             span = slice(coded.row, coded.row + coded.num_rows)
             queries = heads[span, : self._num_heads]

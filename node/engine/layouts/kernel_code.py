@@ -12,7 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 
-from node.engine.kernels.text import LANES, VECTOR, ZEROS, FunctionText, module_text
+from node.engine.kernels.text import (
+    INTEGERS,
+    LANES,
+    VECTOR,
+    ZEROS,
+    FunctionText,
+    integers,
+    module_text,
+)
 from node.engine.layouts.coded import UPPER_BITS
 from plait.models.coded import CodeKind
 
@@ -31,7 +39,6 @@ _STRIP_VECTORS = 2
 FIELDS = ("low", "high", "scale", "scale_codes", "least", "least_codes", "groups")
 """What a matrix is described by, an int64 each: addresses, and how many groups there are."""
 
-_INTS = f"<{LANES} x i32>"
 _BYTES = f"<{LANES} x i8>"
 
 
@@ -118,9 +125,7 @@ def _many(shape: CodeShape) -> FunctionText:
         code.loop("%first", "%end") as tile,
         code.loop(0, matrix.groups, stride) as group,
     ):
-        missing = code.minus(matrix.groups, group)
-        is_last = code.let(f"icmp slt i64 {missing}, {stride}")
-        wide_groups = code.let(f"select i1 {is_last}, i64 {missing}, i64 {stride}")
+        wide_groups = code.at_most(code.minus(matrix.groups, group), stride)
         with code.loop(0, wide_groups) as number:
             matrix.begin_group(tile, code.add(group, number), "0")
             begin = code.times(number, shape.group)
@@ -264,7 +269,7 @@ class _Matrix:
         if shape.kind is CodeKind.INT8:
             value = self._float(self._bytes(self._low, column, index), is_signed=True)
         else:
-            value = code.let(f"sitofp {_INTS} {self._integer(place, number, index)} to {VECTOR}")
+            value = code.let(f"sitofp {INTEGERS} {self._integer(place, number, index)} to {VECTOR}")
         value = code.let(f"fmul {VECTOR} {value}, {code.load(VECTOR, self._scales[index])}")
         if self._has_least:
             least = code.load(VECTOR, self._leasts[index])
@@ -282,19 +287,19 @@ class _Matrix:
         if bits is not None:
             upper = self._bytes(self._high, number, index)
             upper = self._field(upper, code.times(place, bits), bits)
-            upper = code.let(f"shl {_INTS} {upper}, {_constant(4)}")
-            value = code.let(f"or {_INTS} {value}, {upper}")
+            upper = code.let(f"shl {INTEGERS} {upper}, {integers(4)}")
+            value = code.let(f"or {INTEGERS} {value}, {upper}")
         if shape.offset:
-            value = code.let(f"sub {_INTS} {value}, {_constant(shape.offset)}")
+            value = code.let(f"sub {INTEGERS} {value}, {integers(shape.offset)}")
         return value
 
     def _field(self, codes: str, shift: str, bits: int) -> str:
         """`bits` bits of each byte from bit `shift` on."""
         code = self._code
-        wide = code.let(f"zext {_BYTES} {codes} to {_INTS}")
+        wide = code.let(f"zext {_BYTES} {codes} to {INTEGERS}")
         narrow = code.let(f"trunc i64 {shift} to i32")
-        shifted = code.let(f"lshr {_INTS} {wide}, {code.splat(narrow, 'i32')}")
-        return code.let(f"and {_INTS} {shifted}, {_constant((1 << bits) - 1)}")
+        shifted = code.let(f"lshr {INTEGERS} {wide}, {code.splat(narrow, 'i32')}")
+        return code.let(f"and {INTEGERS} {shifted}, {integers((1 << bits) - 1)}")
 
     def _bytes(self, base: str, row: str, index: int) -> str:
         code = self._code
@@ -303,8 +308,8 @@ class _Matrix:
 
     def _float(self, codes: str, *, is_signed: bool) -> str:
         code = self._code
-        wide = code.let(f"{'sext' if is_signed else 'zext'} {_BYTES} {codes} to {_INTS}")
-        return code.let(f"sitofp {_INTS} {wide} to {VECTOR}")
+        wide = code.let(f"{'sext' if is_signed else 'zext'} {_BYTES} {codes} to {INTEGERS}")
+        return code.let(f"sitofp {INTEGERS} {wide} to {VECTOR}")
 
     def _start(self, name: str, place: str, size: int) -> str:
         return self._code.at("i8", self._bases[name], self._code.times(place, size))
@@ -331,7 +336,3 @@ class _Matrix:
             return values
         factor = self._shared(name, codes, tile, group, index)
         return self._code.let(f"fmul {VECTOR} {values}, {factor}")
-
-
-def _constant(number: int) -> str:
-    return f"<{', '.join([f'i32 {number}'] * LANES)}>"

@@ -14,7 +14,6 @@ if not has_kernels():
     pytest.skip("this processor has no kernels", allow_module_level=True)
 
 QUERIES, KV_HEADS, SLOTS, POSITIONS = 6, 2, 160, 50
-SHAPE = torch.tensor((QUERIES, KV_HEADS, SLOTS))
 Pieces = list[tuple[int, int]]
 SEEN: list[Pieces] = [[(0, 1)], [(4, 12)], [(20, 97)], [(100, 150), (3, 40), (60, 61)]]
 
@@ -50,7 +49,7 @@ def attended(kernels: HeadKernels, heads: Tensor, cells: Tensor, seen: list[Piec
     """Each row over its pieces, (rows, queries, head_dim)."""
     out = torch.full((len(heads), QUERIES, heads.shape[2]), torch.nan)
     table = RowTable(list(enumerate(seen)))
-    kernels.attend(heads, cells, out, table, SHAPE, scale=heads.shape[2] ** -0.5)
+    kernels.attend(heads, cells, out, table, scale=heads.shape[2] ** -0.5)
     return out
 
 
@@ -132,12 +131,12 @@ def test_rows_are_turned_and_written(
     expected_cells[:, slots] = expected[:3, QUERIES:].transpose(0, 1)
     table = torch.tensor(list(zip(positions, slots, strict=True)))
     plain, plain_cells = heads.clone(), cells.clone()
-    kernels.place(heads, turns, cells, table, SHAPE)
+    kernels.place(heads, turns, cells, table)
     torch.testing.assert_close(heads, expected)
     torch.testing.assert_close(cells, expected_cells)
     assert torch.equal(heads[3], plain[3])
     before = plain.clone()
-    kernels.place(plain, None, plain_cells, table, SHAPE)
+    kernels.place(plain, None, plain_cells, table)
     assert torch.equal(plain, before)
     assert torch.equal(plain_cells[:, slots], before[:3, QUERIES:].transpose(0, 1))
 
