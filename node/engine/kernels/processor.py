@@ -27,6 +27,12 @@ def can_run(machine: str, features: Mapping[str, bool]) -> bool:
     return needed is not None and all(features.get(name, False) for name in needed)
 
 
+@cache
+def num_registers() -> int:
+    """How many vectors of eight floats this processor's registers hold."""
+    return 32 if llvm.get_host_cpu_features().get("avx512vl", False) else 16
+
+
 class CompiledCode:
     """A module's functions; they are gone when this is."""
 

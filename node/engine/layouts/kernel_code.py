@@ -20,6 +20,7 @@ from node.engine.kernels.text import (
     FunctionText,
     integers,
     module_text,
+    numbers,
 )
 from node.engine.layouts.coded import UPPER_BITS
 from plait.models.coded import CodeKind
@@ -34,7 +35,23 @@ FEW_ROWS = 4
 _VECTORS = TILE_OUTPUTS // LANES
 _BLOCK_ROWS = 6
 _STRIP_VECTORS = 2
-"""Sums of 6 rows and 16 outputs stay in registers."""
+"""Sums of 6 rows and 16 outputs stay in 16 registers."""
+
+_MANY_REGISTERS = 32
+"""With so many, sums of `FEW_ROWS` rows and all outputs of a tile do."""
+
+_EXACT_BITS = 24
+"""A product of numbers of so many bits together is a float32 as it is."""
+
+_BITS = {
+    "half": 11,
+    "i8": 8,
+    "u8": 8,
+    CodeKind.UINT4: 4,
+    CodeKind.UINT5: 5,
+    CodeKind.UINT6: 6,
+    CodeKind.INT8: 8,
+}
 
 FIELDS = ("low", "high", "scale", "scale_codes", "least", "least_codes", "groups")
 """What a matrix is described by, an int64 each: addresses, and how many groups there are."""
@@ -69,18 +86,43 @@ class CodeShape:
         bits = UPPER_BITS.get(self.kind)
         return 8 // bits if bits is not None else 1 if self.kind is CodeKind.INT8 else 2
 
+    @property
+    def has_least(self) -> bool:
+        """Whether something is added to a scaled code."""
+        return self.least is not None or self.least_codes is not None
 
-def kernel_text(shape: CodeShape) -> str:
-    """Functions `few1`, ... for up to `FEW_ROWS` rows, and `many`."""
-    few = [_few(shape, count) for count in range(1, FEW_ROWS + 1)]
+    @property
+    def shifts(self) -> bool:
+        """Whether the offset's share, -offset * scale, can be added after scaling: a power of two
+        times a number is exact, and so both ways round once."""
+        is_power = self.offset > 0 and self.offset & (self.offset - 1) == 0
+        return is_power and not self.has_least
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a code times its scale needs no rounding, so that it may be scaled and added to
+        in one operation."""
+        factors = [self.scale.kind, self.kind]
+        if self.scale_codes is not None:
+            factors.append(self.scale_codes.kind)
+        return sum(_BITS.get(factor, _EXACT_BITS) for factor in factors) <= _EXACT_BITS
+
+
+def kernel_text(shape: CodeShape, num_registers: int) -> str:
+    """Functions `few1`, ... for up to `FEW_ROWS` rows, and `many`, for a processor with so many
+    registers of `LANES` floats."""
+    strips = [_VECTORS] + [_STRIP_VECTORS] * (FEW_ROWS - 1)
+    if num_registers >= _MANY_REGISTERS:
+        strips = [_VECTORS] * FEW_ROWS
+    few = [_few(shape, count, num_vectors) for count, num_vectors in enumerate(strips, start=1)]
     return module_text([*few, _many(shape)])
 
 
-def _few(shape: CodeShape, count: int) -> FunctionText:
-    """few{count}(fields, rows, products, first tile, end, tiles of all)."""
+def _few(shape: CodeShape, count: int, num_vectors: int) -> FunctionText:
+    """few{count}(fields, rows, products, first tile, end, tiles of all), so many vectors at once:
+    with all of a tile's it is read once, as the memory likes it."""
     parameters = ["ptr %a", "ptr %x", "ptr %y", "i64 %first", "i64 %end", "i64 %tiles"]
     code = FunctionText(f"few{count}", parameters)
-    num_vectors = _VECTORS if count == 1 else _STRIP_VECTORS
     matrix = _Matrix(code, shape, num_vectors)
     sums = [[code.slot(VECTOR) for _ in range(num_vectors)] for _ in range(count)]
     width = code.times(matrix.groups, shape.group)
@@ -226,10 +268,6 @@ class _Matrix:
         self._scales = [code.slot(VECTOR) for _ in self._vectors]
         self._leasts = [code.slot(VECTOR) for _ in self._vectors]
 
-    @property
-    def _has_least(self) -> bool:
-        return self._shape.least is not None or self._shape.least_codes is not None
-
     def begin_group(self, tile: str, group: str, output: str) -> None:
         """What its columns share, and where they lie, for a tile's outputs from `output` on."""
         code, shape = self._code, self._shape
@@ -250,6 +288,9 @@ class _Matrix:
             elif shape.least_codes is not None:
                 zero = self._scaled(scale, "least_codes", shape.least_codes, tile, group, index)
                 code.store(VECTOR, code.let(f"fneg {VECTOR} {zero}"), self._leasts[index])
+            elif shape.shifts:
+                least = code.let(f"fmul {VECTOR} {scale}, {numbers(-float(shape.offset))}")
+                code.store(VECTOR, least, self._leasts[index])
 
     def columns(self) -> Iterator[tuple[str, list[str]]]:
         """Each column of the group, in order, with its weights; inside a loop."""
@@ -270,14 +311,14 @@ class _Matrix:
             value = self._float(self._bytes(self._low, column, index), is_signed=True)
         else:
             value = code.let(f"sitofp {INTEGERS} {self._integer(place, number, index)} to {VECTOR}")
-        value = code.let(f"fmul {VECTOR} {value}, {code.load(VECTOR, self._scales[index])}")
-        if self._has_least:
-            least = code.load(VECTOR, self._leasts[index])
-            value = code.let(f"fadd {VECTOR} {value}, {least}")
-        return value
+        scale, least = (code.load(VECTOR, of[index]) for of in (self._scales, self._leasts))
+        if shape.shifts or (shape.has_least and shape.is_exact):
+            return code.fma(value, scale, least)
+        value = code.let(f"fmul {VECTOR} {value}, {scale}")
+        return code.let(f"fadd {VECTOR} {value}, {least}") if shape.has_least else value
 
     def _integer(self, place: str, number: str, index: int) -> str:
-        """A code of fewer than eight bits, less its offset."""
+        """A code of fewer than eight bits, less its offset where that is not to come off later."""
         code, shape = self._code, self._shape
         length, per_half = shape.group // shape.num_places, shape.num_places // 2
         half = code.over(place, per_half)
@@ -289,7 +330,7 @@ class _Matrix:
             upper = self._field(upper, code.times(place, bits), bits)
             upper = code.let(f"shl {INTEGERS} {upper}, {integers(4)}")
             value = code.let(f"or {INTEGERS} {value}, {upper}")
-        if shape.offset:
+        if shape.offset and not shape.shifts:
             value = code.let(f"sub {INTEGERS} {value}, {integers(shape.offset)}")
         return value
 

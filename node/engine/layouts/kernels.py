@@ -4,7 +4,7 @@ import ctypes
 from dataclasses import dataclass
 from functools import cache
 
-from node.engine.kernels.processor import CompiledCode
+from node.engine.kernels.processor import CompiledCode, num_registers
 from node.engine.layouts.kernel_code import FEW_ROWS, CodeShape, kernel_text
 
 _FEW = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
@@ -44,6 +44,6 @@ class Kernel:
 @cache
 def compiled(shape: CodeShape) -> Kernel:
     """Takes a quarter of a second, once."""
-    code = CompiledCode(kernel_text(shape))
+    code = CompiledCode(kernel_text(shape, num_registers()))
     few = tuple(_FEW(code.address(f"few{count}")) for count in range(1, FEW_ROWS + 1))
     return Kernel(code, few, _MANY(code.address("many")))

@@ -10,6 +10,7 @@ from gguf.constants import GGMLQuantizationType as Quant
 from torch import Tensor
 
 from node.engine.kernels.processor import can_run, has_kernels
+from node.engine.layouts import kernels
 from node.engine.layouts.choice import choose_layouts, keeps_codes
 from node.engine.layouts.coded import CodedWeight
 from node.engine.layouts.kernel_code import FEW_ROWS
@@ -72,6 +73,20 @@ def test_a_row_is_the_same_bit_for_bit_whoever_stands_beside_it(quant: Quant) ->
             assert torch.equal(some, together[first : first + count])
 
 
+@pytest.mark.parametrize("num_registers", [16, 32])
+def test_how_many_registers_there_are_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, num_registers: int
+) -> None:
+    weight, rows = coded(Quant.Q4_K, HEIGHT)[0], some_rows(FEW_ROWS)
+    expected = KernelLinear(weight, None)(rows)
+    monkeypatch.setattr(kernels, "num_registers", lambda: num_registers)
+    kernels.compiled.cache_clear()
+    linear = KernelLinear(weight, None)
+    kernels.compiled.cache_clear()
+    for count in range(1, FEW_ROWS + 1):
+        assert torch.equal(linear(rows[:count]), expected[:count])
+
+
 @pytest.fixture
 def three_threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -96,6 +111,7 @@ def test_groups_of_any_width_zero_points_and_an_order_of_columns() -> None:
     bytes_of = rng.integers(0, 256, (40, WIDTH), dtype=np.uint8)
     for matrix in (
         CodedMatrix(kind=CodeKind.INT8, codes=bytes_of, scale=scale[:, :1]),
+        CodedMatrix(kind=CodeKind.UINT4, codes=codes, scale=scale, least=scale * np.float32(0.3)),
         CodedMatrix(
             kind=CodeKind.UINT4,
             codes=codes,
