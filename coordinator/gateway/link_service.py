@@ -70,6 +70,8 @@ class GatewayLinkService(data_pb2_grpc.GatewayLinkServiceServicer):
     async def _read(self, node_id: NodeId, messages: AsyncIterator[data_pb2.NodeToGateway]) -> None:
         async for message in messages:
             self._relay.receive(node_id, message)
+            for other in message.more:
+                self._relay.receive(node_id, other)
 
 
 async def _write(link: NodeLink, context: _Context) -> None:

@@ -31,7 +31,7 @@ from plait.wire.codec import (
 )
 from plait.wire.v1 import common_pb2, control_pb2
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 _STATES: Final = {
     NodeState.JOINING: common_pb2.NODE_STATE_JOINING,
     NodeState.LOADING: common_pb2.NODE_STATE_LOADING,

@@ -1,6 +1,7 @@
 """The core's messages -> bytes of a LinkFrame or a NodeToGateway."""
 
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 from node.core.messages import (
     Activations,
@@ -21,6 +22,13 @@ from plait.wire.codec import (
 )
 from plait.wire.sampling import sampling_to_proto
 from plait.wire.v1 import common_pb2, data_pb2
+
+TOGETHER_BYTES: Final = 64 * 1024
+"""Messages leave together up to about this: a step's few rows, and no more than a home's upload
+sends in some tens of milliseconds, since the first of them arrives with the last."""
+
+TOGETHER_MAX: Final = 64
+"""How many messages may leave together."""
 
 
 def link_frame(sequence: int, message: LinkMessage) -> bytes:
@@ -86,6 +94,12 @@ def gateway_frame(message: GatewayMessage) -> bytes:
         case _:
             assert_never(message)
     return frame.SerializeToString()
+
+
+def together(frames: Sequence[bytes]) -> bytes:
+    """Frames of a stream as one message: the first one, with the others in its `more`."""
+    first, *others = frames
+    return first + data_pb2.More(more=others).SerializeToString() if others else first
 
 
 def attach_frame(incarnation: int) -> bytes:

@@ -17,6 +17,7 @@ from coordinator.core.events import KeyWeighed
 from coordinator.core.view import NetworkView
 from coordinator.main import Announcement, coordinator
 from coordinator.models import served_models
+from coordinator.shell.control import PROTOCOL_VERSION
 from coordinator.shell.journal import read_entries, read_note, replay
 from coordinator.view_json import network_from_json
 from node.agent.enrol import enrol
@@ -106,7 +107,9 @@ class ScriptedNode:
 
     async def _control(self, channel: aio.Channel) -> None:
         call = control_pb2_grpc.ControlServiceStub(channel).Attach()
-        hello = control_pb2.Hello(protocol_version=1, display_name="s", addresses=["127.0.0.1:9"])
+        hello = control_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION, display_name="s", addresses=["127.0.0.1:9"]
+        )
         await call.write(self.report(hello=hello))
         beat = asyncio.create_task(self._beat(call))
         try:

@@ -16,6 +16,7 @@ from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.core.view import CountersView, NetworkView, NodeView, PlanView
 from coordinator.ports import KeptRequest
 from coordinator.shell.admin import AdminService
+from coordinator.shell.control import PROTOCOL_VERSION
 from coordinator.shell.store import Store
 from node.agent.enrol import enrol, rejoin
 from plait.cli.app import app
@@ -329,7 +330,7 @@ async def test_a_banned_node_is_shut_out_and_may_come_back(
         """The first command, or the refusal."""
         async with node_channel(node) as channel:
             call = control_pb2_grpc.ControlServiceStub(channel).Attach(timeout=5)
-            hello = control_pb2.Hello(protocol_version=1, addresses=["127.0.0.1:1"])
+            hello = control_pb2.Hello(protocol_version=PROTOCOL_VERSION, addresses=["127.0.0.1:1"])
             await call.write(control_pb2.NodeReport(incarnation=1, hello=hello))
             try:
                 command = await call.read()

@@ -115,7 +115,7 @@ def test_an_older_version_of_an_enrolled_node_is_refused_with_the_one_that_it_ne
     (papers,) = network.home.glob("stranger/nodes/*/node.json")
     code, words = asyncio.run(say_hello(papers.parent, version=0))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert "this node speaks protocol 0, this network 1 to" in words
+    assert "this node speaks protocol 0, this network 2 to" in words
     assert num_serving(network.view()) == 5, "the process that runs is not disturbed"
 
 

@@ -43,12 +43,13 @@ async def test_two_nodes_serve_a_request_over_their_links() -> None:
                 start = (await read(first)).start
                 ticket = data_pb2.TicketPayload.FromString(start.open.ticket.payload)
                 opened = data_pb2.Opened(request_id=ticket.request_id, epoch=1)
-                await last.write(data_pb2.NodeToGateway(opened=opened))
+                together = data_pb2.NodeToGateway(opened=opened)
                 for position, token_id in ((2, 104), (3, 105)):
                     token = data_pb2.SampledToken(
                         request_id=ticket.request_id, epoch=1, position=position, token_id=token_id
                     )
-                    await last.write(data_pb2.NodeToGateway(token=token))
+                    together.more.add(token=token)
+                await last.write(together)
                 assert (await answer).text == "hi"
             for call in (first, last):
                 assert (await read(call)).WhichOneof("body") == "close"

@@ -11,7 +11,7 @@ from grpc import aio
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.shell.control import ControlService, Offer, frame_bytes_max
+from coordinator.shell.control import PROTOCOL_VERSION, ControlService, Offer, frame_bytes_max
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.servers import GrpcDoor
 from plait.clock import SystemClock
@@ -84,7 +84,7 @@ async def network(*, hello_s: float = 5.0) -> AsyncIterator[Network]:
         yield Network(service, inbox, ca, f"127.0.0.1:{door.port}")
 
 
-def hello(incarnation: int = 1, *, version: int = 1) -> control_pb2.NodeReport:
+def hello(incarnation: int = 1, *, version: int = PROTOCOL_VERSION) -> control_pb2.NodeReport:
     return control_pb2.NodeReport(
         incarnation=incarnation,
         hello=control_pb2.Hello(
@@ -220,7 +220,8 @@ async def test_a_node_that_lost_its_stream_unnoticed_may_attach_again() -> None:
         (hello(version=99), grpc.StatusCode.FAILED_PRECONDITION),
         (
             control_pb2.NodeReport(
-                incarnation=1, hello=control_pb2.Hello(protocol_version=1, addresses=["nonsense"])
+                incarnation=1,
+                hello=control_pb2.Hello(protocol_version=PROTOCOL_VERSION, addresses=["nonsense"]),
             ),
             grpc.StatusCode.INVALID_ARGUMENT,
         ),

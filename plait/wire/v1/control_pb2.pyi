@@ -412,7 +412,7 @@ class Hello(_message.Message):
     software_version: _builtins.str
     """of the plait package"""
     protocol_version: _builtins.int
-    """1"""
+    """2"""
     display_name: _builtins.str
     """what the operator sees"""
     reuses_prefixes: _builtins.bool

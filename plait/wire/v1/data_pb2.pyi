@@ -573,6 +573,7 @@ class LinkFrame(_message.Message):
     PING_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     PREFIX_SHORT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """strictly increasing per direction and stream, from 1"""
     @_builtins.property
@@ -593,6 +594,10 @@ class LinkFrame(_message.Message):
     def pong(self) -> Global___LinkPing: ...
     @_builtins.property
     def prefix_short(self) -> Global___PrefixShort: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkFrame]:
+        """frames that leave with this one, in order, at most 63; these have no `more`"""
+
     def __init__(
         self,
         *,
@@ -606,16 +611,41 @@ class LinkFrame(_message.Message):
         ping: Global___LinkPing | None = ...,
         pong: Global___LinkPing | None = ...,
         prefix_short: Global___PrefixShort | None = ...,
+        more: _abc.Iterable[Global___LinkFrame] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "prefix_short", b"prefix_short", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "open", b"open", "ping", b"ping", "pong", b"pong", "prefix_short", b"prefix_short", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "body", b"body", "broken", b"broken", "close", b"close", "credit", b"credit", "more", b"more", "open", b"open", "ping", b"ping", "pong", b"pong", "prefix_short", b"prefix_short", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "activations", "token", "close", "broken", "credit", "ping", "pong", "prefix_short"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___LinkFrame: _TypeAlias = LinkFrame  # noqa: Y015
+
+@_typing.final
+class More(_message.Message):
+    """A LinkFrame's or a NodeToGateway's `more` alone, of serialised ones: on the wire these are the same bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MORE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def more(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """each a whole message"""
+
+    def __init__(
+        self,
+        *,
+        more: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___More: _TypeAlias = More  # noqa: Y015
 
 @_typing.final
 class LinkPing(_message.Message):
@@ -708,6 +738,7 @@ class NodeToGateway(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> Global___LinkAttach: ...
     @_builtins.property
@@ -718,6 +749,10 @@ class NodeToGateway(_message.Message):
     def broken(self) -> Global___Broken: ...
     @_builtins.property
     def kept(self) -> Global___KeptRoute: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeToGateway]:
+        """messages that leave with this one, in order; these have no `more`"""
+
     def __init__(
         self,
         *,
@@ -726,10 +761,11 @@ class NodeToGateway(_message.Message):
         token: Global___SampledToken | None = ...,
         broken: Global___Broken | None = ...,
         kept: Global___KeptRoute | None = ...,
+        more: _abc.Iterable[Global___NodeToGateway] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "kept", b"kept", "opened", b"opened", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "kept", b"kept", "opened", b"opened", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "body", b"body", "broken", b"broken", "kept", b"kept", "more", b"more", "opened", b"opened", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attach", "opened", "token", "broken", "kept"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015

@@ -113,10 +113,11 @@ class GatewayKit:
             self.num_cancels -= 1
             await context.abort(grpc.StatusCode.CANCELLED, "not now")
         while isinstance(data := await context.read(), bytes):
-            message = data_pb2.NodeToGateway.FromString(data)
-            body = getattr(message, message.WhichOneof("body") or "")
-            if hasattr(body, "request_id"):  # what is kept for a gateway names its ticket
-                self.messages.setdefault(body.request_id, []).append(message)
+            first = data_pb2.NodeToGateway.FromString(data)
+            for message in (first, *first.more):
+                body = getattr(message, message.WhichOneof("body") or "")
+                if hasattr(body, "request_id"):  # what is kept for a gateway names its ticket
+                    self.messages.setdefault(body.request_id, []).append(message)
 
     async def send(self, node_id: NodeId, message: data_pb2.GatewayToNode) -> None:
         await self.calls[node_id].write(message.SerializeToString())

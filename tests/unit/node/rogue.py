@@ -14,6 +14,12 @@ from plait.wire.v1 import data_pb2
 from tests.unit.node.ring import NodeKit, insecure_channel
 
 
+def frames_of(data: bytes) -> list[data_pb2.LinkFrame]:
+    """All that came together."""
+    first = data_pb2.LinkFrame.FromString(data)
+    return [first, *first.more]
+
+
 class Rogue:
     """Dials a node and says what it likes."""
 
@@ -87,7 +93,7 @@ class Rogue:
         """Wait for the answer to a ping: the stream stands."""
         async with asyncio.timeout(5):
             while isinstance(data := await self._call.read(), bytes):
-                if data_pb2.LinkFrame.FromString(data).WhichOneof("body") == "pong":
+                if any(frame.WhichOneof("body") == "pong" for frame in frames_of(data)):
                     return
         raise AssertionError("the stream ended")
 
@@ -95,9 +101,9 @@ class Rogue:
         """The next Broken that comes."""
         async with asyncio.timeout(5):
             while isinstance(data := await self._call.read(), bytes):
-                frame = data_pb2.LinkFrame.FromString(data)
-                if frame.WhichOneof("body") == "broken":
-                    return frame.broken
+                for frame in frames_of(data):
+                    if frame.WhichOneof("body") == "broken":
+                        return frame.broken
         raise AssertionError("the stream ended")
 
     async def end(self) -> tuple[str, str]:

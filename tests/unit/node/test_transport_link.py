@@ -17,6 +17,7 @@ from plait.types import DType, FinishReason, NodeId
 from plait.wire.v1 import data_pb2
 from tests.kit.wait import until
 from tests.unit.node.ring import insecure_channel
+from tests.unit.node.rogue import frames_of
 from tests.unit.node.story import A, rid
 from tests.unit.node.test_transport_frames import reader
 
@@ -36,7 +37,7 @@ class MemoryStream:
     while `is_taking` is not set."""
 
     incoming: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    written: list[data_pb2.LinkFrame] = field(default_factory=list)
+    writes: list[list[data_pb2.LinkFrame]] = field(default_factory=list)
     is_taking: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> bytes | None:
@@ -44,10 +45,19 @@ class MemoryStream:
 
     async def write(self, frame: bytes) -> None:
         await self.is_taking.wait()
-        self.written.append(data_pb2.LinkFrame.FromString(frame))
+        self.writes.append(frames_of(frame))
 
     def cancel(self) -> None:
         self.is_taking.set()
+
+    @property
+    def written(self) -> list[data_pb2.LinkFrame]:
+        return [frame for frames in self.writes for frame in frames]
+
+    def rows_together(self) -> list[int]:
+        """How many rows each message has, of those with any."""
+        rows = [[f for f in frames if f.HasField("activations")] for frames in self.writes]
+        return [len(of_write) for of_write in rows if of_write]
 
     def kinds(self) -> list[str | None]:
         return [frame.WhichOneof("body") for frame in self.written]
@@ -73,15 +83,22 @@ class Seconds:
         return self.now_s
 
 
-def link(stream: MemoryStream, outbox: Outbox, limits: FlowLimits, now_s: Seconds) -> NeighbourLink:
+def link(
+    stream: MemoryStream,
+    outbox: Outbox,
+    limits: FlowLimits,
+    now_s: Seconds,
+    counters: LinkCounters | None = None,
+    inbox: Inbox | None = None,
+) -> NeighbourLink:
     return NeighbourLink(
         A,
         stream,
         outbox,
         reader=reader(),
-        inbox=Inbox(),
+        inbox=inbox or Inbox(),
         limits=limits,
-        counters=LinkCounters(),
+        counters=counters or LinkCounters(),
         now_s=now_s,
     )
 
@@ -113,6 +130,63 @@ async def test_a_neighbour_that_talks_but_takes_nothing_is_given_up() -> None:
     async with asyncio.timeout(5):
         end = await task
     assert end.reason == "nothing taken for 30 s"
+
+
+def one_row(number: int) -> Activations:
+    return Activations(rid(f"r{number}"), 1, 7, 1, bytes(2_000), sample=False)
+
+
+async def test_rows_of_one_step_leave_together_and_a_prompts_alone() -> None:
+    limits, stream = FlowLimits(ping_s=1e6, silence_s=1e6), MemoryStream()
+    outbox, counters = Outbox(limits), LinkCounters()
+    for number in range(4):
+        outbox.put(one_row(number))
+    for position in (0, 2):
+        outbox.put(prompt_rows(position, num_bytes=4_000))
+    stream.is_taking.set()
+    first = link(stream, outbox, limits, Seconds(), counters)
+    task = asyncio.create_task(first.run())
+    await until(lambda: len(stream.written) == 7, what="a ping, four rows and two chunks")
+    assert stream.rows_together() == [4, 1, 1]
+    assert [frame.sequence for frame in stream.written] == list(range(1, 8))
+    assert counters.sent_frames == 7
+    for frame in stream.written[1:]:
+        stream.incoming.put_nowait(frame.SerializeToString())
+    stream.incoming.put_nowait(None)
+    await task
+
+
+async def test_no_more_bytes_leave_together_than_an_upload_sends_soon() -> None:
+    limits, stream = FlowLimits(ping_s=1e6, silence_s=1e6), MemoryStream()
+    outbox, num_rows = Outbox(limits), 60
+    for number in range(num_rows):
+        outbox.put(one_row(number))
+    stream.is_taking.set()
+    task = asyncio.create_task(link(stream, outbox, limits, Seconds()).run())
+    await until(lambda: len(stream.written) == 1 + num_rows, what="all rows")
+    first, second = stream.rows_together()
+    assert encode.TOGETHER_BYTES < 2_050 * first < encode.TOGETHER_BYTES + 4_100
+    assert first + second == num_rows
+    stream.incoming.put_nowait(None)
+    await task
+
+
+async def test_what_came_together_is_taken_in_order_and_counted() -> None:
+    limits, stream, inbox = FlowLimits(ping_s=1e6, silence_s=1e6), MemoryStream(), Inbox()
+    counters = LinkCounters()
+    frames = [encode.link_frame(1 + number, one_row(number)) for number in range(3)]
+    stream.incoming.put_nowait(encode.together(frames))
+    stream.incoming.put_nowait(encode.together(frames[:1] * (encode.TOGETHER_MAX + 1)))
+    stream.incoming.put_nowait(encode.together([encode.link_frame(3, one_row(3)), frames[0]]))
+    stream.incoming.put_nowait(None)
+    await link(stream, Outbox(limits), limits, Seconds(), counters, inbox).run()
+    *rows, refused = inbox.events
+    assert [e.activations.request_id for e in rows if isinstance(e, ev.ActivationsReceived)] == [
+        rid(f"r{number}") for number in range(3)
+    ]
+    assert isinstance(refused, ev.FrameRejected)
+    assert (refused.reason.code, "65 frames" in refused.reason.message) == ("frame_malformed", True)
+    assert (counters.received_frames, counters.sequence_errors) == (6, 2)
 
 
 async def test_prompts_wait_for_the_owners_rate_and_tokens_and_pings_do_not() -> None:
