@@ -243,7 +243,7 @@ async def test_a_version_that_is_too_old_hears_which_one_is_needed() -> None:
     async with network() as net, net.channel() as channel:
         call = control_pb2_grpc.ControlServiceStub(channel).Attach()
         await call.write(hello(version=0))
-        with pytest.raises(aio.AioRpcError, match="network 1 to 1"):
+        with pytest.raises(aio.AioRpcError, match="network 2 to 2"):
             await call.read()
 
 
