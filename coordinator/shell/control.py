@@ -33,8 +33,8 @@ from plait.wire import codec
 from plait.wire.channel import FRAME_BYTES_MAX, peer_node_id
 from plait.wire.status import abort_with
 from plait.wire.v1 import control_pb2, control_pb2_grpc
+from plait.wire.version import PROTOCOL_VERSION
 
-PROTOCOL_VERSION: Final = 2
 PROTOCOL_VERSION_MIN: Final = 2
 HEARTBEAT_MS: Final = 1_000
 HELLO_S: Final = 10.0

@@ -30,8 +30,8 @@ from plait.wire.codec import (
     span_from_proto,
 )
 from plait.wire.v1 import common_pb2, control_pb2
+from plait.wire.version import PROTOCOL_VERSION
 
-PROTOCOL_VERSION: Final = 2
 _STATES: Final = {
     NodeState.JOINING: common_pb2.NODE_STATE_JOINING,
     NodeState.LOADING: common_pb2.NODE_STATE_LOADING,

@@ -1,6 +1,6 @@
 """The core's messages -> bytes of a LinkFrame or a NodeToGateway."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
 from node.core.messages import (
@@ -94,6 +94,18 @@ def gateway_frame(message: GatewayMessage) -> bytes:
         case _:
             assert_never(message)
     return frame.SerializeToString()
+
+
+def first_few(frames: Iterable[bytes]) -> list[bytes]:
+    """As many of them as may leave together; no more are asked for."""
+    taken: list[bytes] = []
+    num_bytes = 0
+    for frame in frames:
+        taken.append(frame)
+        num_bytes += len(frame)
+        if len(taken) >= TOGETHER_MAX or num_bytes >= TOGETHER_BYTES:
+            break
+    return taken
 
 
 def together(frames: Sequence[bytes]) -> bytes:

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Final
 
 from grpc import aio
@@ -115,20 +114,9 @@ class GatewayLink:
                 continue
             if (wait_s := self._pace.quick_wait_s()) > 0.0:
                 await asyncio.sleep(wait_s)
-            frames = self._next_frames()
+            frames = encode.first_few(map(encode.gateway_frame, queue))
             data = encode.together(frames)
             await stream.write(data)
             self._pace.sent(len(data))
             for _ in frames:  # only now: what a lost stream did not take goes over the next one
                 queue.popleft()
-
-    def _next_frames(self) -> list[bytes]:
-        """Those that leave together; they stay in the queue."""
-        frames: list[bytes] = []
-        num_bytes = 0
-        for message in islice(self._queue, encode.TOGETHER_MAX):
-            frames.append(encode.gateway_frame(message))
-            num_bytes += len(frames[-1])
-            if num_bytes >= encode.TOGETHER_BYTES:
-                break
-        return frames

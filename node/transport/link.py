@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
 import grpc
@@ -180,7 +180,7 @@ class NeighbourLink:
         outbox, wake = self._outbox, self._outbox.wake
         while True:
             num_bulk = outbox.num_bulk
-            frames = self._next_frames()
+            frames = encode.first_few(self._ready_frames())
             if not frames:
                 wake.clear()
                 await self._wait()
@@ -212,22 +212,15 @@ class NeighbourLink:
             return self._pace.quick_wait_s()
         return self._pace.bulk_wait_s(self) if self._outbox.num_bulk else 0.0
 
-    def _next_frames(self) -> list[bytes]:
-        """Those that leave together: writing one costs as much as writing a few. A prompt's rows
-        leave alone."""
-        frames: list[bytes] = []
-        num_bytes, num_bulk = 0, self._outbox.num_bulk
-        while num_bytes < encode.TOGETHER_BYTES and len(frames) < encode.TOGETHER_MAX:
-            if frames and not (self._control or self._outbox.num_quick):
-                break
-            frame = self._next_frame()
-            if frame is None:
-                break
-            frames.append(frame)
-            num_bytes += len(frame)
-            if self._outbox.num_bulk < num_bulk:
-                break
-        return frames
+    def _ready_frames(self) -> Iterator[bytes]:
+        """Those that may leave together: writing one costs as much as writing a few. A prompt's
+        rows leave alone."""
+        num_bulk = self._outbox.num_bulk
+        while (frame := self._next_frame()) is not None:
+            yield frame
+            is_bulk = self._outbox.num_bulk < num_bulk
+            if is_bulk or not (self._control or self._outbox.num_quick):
+                return
 
     def _next_frame(self) -> bytes | None:
         """Flow control first, then messages as far as the window and the pace allow."""

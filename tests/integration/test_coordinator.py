@@ -17,7 +17,6 @@ from coordinator.core.events import KeyWeighed
 from coordinator.core.view import NetworkView
 from coordinator.main import Announcement, coordinator
 from coordinator.models import served_models
-from coordinator.shell.control import PROTOCOL_VERSION
 from coordinator.shell.journal import read_entries, read_note, replay
 from coordinator.view_json import network_from_json
 from node.agent.enrol import enrol
@@ -38,6 +37,7 @@ from plait.wire.v1 import (
     gateway_pb2,
     gateway_pb2_grpc,
 )
+from plait.wire.version import PROTOCOL_VERSION
 from tests.kit.collector import collector
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.wait import until

@@ -16,7 +16,6 @@ from coordinator.core.events import NodeDrainAsked, ReplanAsked
 from coordinator.core.view import CountersView, NetworkView, NodeView, PlanView
 from coordinator.ports import KeptRequest
 from coordinator.shell.admin import AdminService
-from coordinator.shell.control import PROTOCOL_VERSION
 from coordinator.shell.store import Store
 from node.agent.enrol import enrol, rejoin
 from plait.cli.app import app
@@ -27,6 +26,7 @@ from plait.errors import ConfigError, PlaitError
 from plait.wire.channel import secure_channel
 from plait.wire.status import error_from_rpc
 from plait.wire.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc
+from plait.wire.version import PROTOCOL_VERSION
 from tests.integration.enrolment_support import (
     Network,
     node_channel,

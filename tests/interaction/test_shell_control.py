@@ -11,7 +11,7 @@ from grpc import aio
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.shell.control import PROTOCOL_VERSION, ControlService, Offer, frame_bytes_max
+from coordinator.shell.control import ControlService, Offer, frame_bytes_max
 from coordinator.shell.inbox import EventInbox
 from coordinator.shell.servers import GrpcDoor
 from plait.clock import SystemClock
@@ -23,6 +23,7 @@ from plait.wire import codec
 from plait.wire.channel import mtls_server_credentials, secure_channel
 from plait.wire.listening import check_bindable
 from plait.wire.v1 import control_pb2, control_pb2_grpc
+from plait.wire.version import PROTOCOL_VERSION
 from tests.kit.inbox import ListInbox
 from tests.kit.wait import until
 from tests.unit.shell.fakes import LOAD, SPEC

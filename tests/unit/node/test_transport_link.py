@@ -90,6 +90,7 @@ def link(
     now_s: Seconds,
     counters: LinkCounters | None = None,
     inbox: Inbox | None = None,
+    pace: Pace | None = None,
 ) -> NeighbourLink:
     return NeighbourLink(
         A,
@@ -100,6 +101,7 @@ def link(
         limits=limits,
         counters=counters or LinkCounters(),
         now_s=now_s,
+        pace=pace,
     )
 
 
@@ -196,18 +198,7 @@ async def test_prompts_wait_for_the_owners_rate_and_tokens_and_pings_do_not() ->
     pace = Pace(now_s=now_s, up_bytes_per_s=10_000.0)
     for position in range(3):
         outbox.put(prompt_rows(position, num_bytes=40_000))
-    neighbour = NeighbourLink(
-        A,
-        stream,
-        outbox,
-        reader=reader(),
-        inbox=Inbox(),
-        limits=limits,
-        counters=LinkCounters(),
-        now_s=now_s,
-        pace=pace,
-    )
-    task = asyncio.create_task(neighbour.run())
+    task = asyncio.create_task(link(stream, outbox, limits, now_s, pace=pace).run())
     await until(lambda: stream.kinds().count("ping") > 3, what="pings beside a prompt that waits")
     assert stream.kinds().count("activations") == 1
     outbox.put(CLOSE)
@@ -228,18 +219,7 @@ async def test_credits_wait_for_the_owners_rate_of_receiving() -> None:
     stream, now_s = MemoryStream(), Seconds()
     stream.is_taking.set()
     pace = Pace(now_s=now_s, down_bytes_per_s=1_000.0)
-    neighbour = NeighbourLink(
-        A,
-        stream,
-        Outbox(limits),
-        reader=reader(),
-        inbox=Inbox(),
-        limits=limits,
-        counters=LinkCounters(),
-        now_s=now_s,
-        pace=pace,
-    )
-    task = asyncio.create_task(neighbour.run())
+    task = asyncio.create_task(link(stream, Outbox(limits), limits, now_s, pace=pace).run())
     stream.incoming.put_nowait(encode.link_frame(1, prompt_rows(0, num_bytes=5_000)))
     await until(lambda: stream.kinds().count("ping") > 3, what="pings")
     assert "credit" not in stream.kinds()
