@@ -73,8 +73,8 @@ class FarRing:
             home = Path(tempfile.mkdtemp(prefix="plait-far-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
             links = stack.enter_context(ProxyThread())
-            options = ("--kv-tokens", _KV_TOKENS, "--wire-dtype", wire_dtype)
-            options += ("--weights", weights, "--no-mqtt")
+            coded = ("--wire-dtype", wire_dtype, "--weights", weights)
+            options = ("--kv-tokens", _KV_TOKENS, *coded, "--no-mqtt")
             network = stack.enter_context(
                 local_network(home=home, model=spec.model_id, num_nodes=num_nodes, options=options)
             )

@@ -41,7 +41,8 @@ def least_errors(values: Floats) -> Floats:
             fitted = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
             error = np.square(codes * fitted[:, None] - signed).sum(axis=1)
             best = np.where(there & (error < best), error, best)
-    return np.minimum(best, np.square(values).sum(axis=1))
+    least: Floats = np.minimum(best, np.square(values).sum(axis=1))
+    return least
 
 
 def error_over_least(source: ModelSource) -> float:

@@ -176,8 +176,8 @@ def running_ring(spec: ModelSpec) -> Iterator[LocalNetwork]:
     """Nodes start one by one, so that each measures itself alone."""
     home = Path(tempfile.mkdtemp(prefix="plait-bench-"))
     try:
-        options = ("--kv-tokens", "2048", "--wire-dtype", "float32", "--weights", "fp32")
-        options += ("--no-mqtt",)
+        exact = ("--wire-dtype", "float32", "--weights", "fp32")
+        options = ("--kv-tokens", "2048", *exact, "--no-mqtt")
         with local_network(
             home=home, model=spec.model_id, num_nodes=NUM_NODES, options=options
         ) as network:

@@ -7,7 +7,6 @@ quartiles of interleaved draws.
 """
 
 import argparse
-import importlib
 import json
 import statistics
 import sys
@@ -22,14 +21,14 @@ from rich.table import Table
 if __name__ == "__main__":
     # Helpers are named from the root, as in every benchmark.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-_bars = importlib.import_module("benchmarks._bars")
-EngineRig = importlib.import_module("benchmarks._engine_rig").EngineRig
 
-from node.engine.grammar import GrammarCompiler  # noqa: E402
-from node.engine.sampler import SequenceSampler, draw_rows  # noqa: E402
-from plait.models import load_spec, pull, resolve  # noqa: E402
-from plait.models.vocabulary import load_vocabulary  # noqa: E402
-from plait.types import Constraint, ConstraintKind, ModelSource, SamplingParams  # noqa: E402
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
+from benchmarks._engine_rig import EngineRig
+from node.engine.grammar import GrammarCompiler
+from node.engine.sampler import SequenceSampler, draw_rows
+from plait.models import load_spec, pull, resolve
+from plait.models.vocabulary import load_vocabulary
+from plait.types import Constraint, ConstraintKind, ModelSource, SamplingParams
 
 MODEL = "smollm2-135m-instruct"
 NUM_ROWS = 8
@@ -77,7 +76,7 @@ def measure(source: ModelSource, *, num_draws: int) -> dict[str, float]:
     spec = load_spec(source)
     rig = EngineRig(source, spec, spec.weight_format)
     long_ms, short_ms = (
-        timed(lambda num=num: rig.decode([1, 2, 3, 4], NUM_ROWS, num)) for num in (1 + NUM_STEPS, 1)
+        timed(partial(rig.decode, [1, 2, 3, 4], NUM_ROWS, num)) for num in (1 + NUM_STEPS, 1)
     )
     compilers: list[GrammarCompiler] = []
 
@@ -115,20 +114,20 @@ def main() -> None:
     """Print the table and the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--draws", type=_bars.at_least(2), default=60, help="draws of each kind that are timed"
+        "--draws", type=at_least(2), default=60, help="draws of each kind that are timed"
     )
-    _bars.add_options(parser)
+    add_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures = measure(pull(resolve(MODEL)), num_draws=options.draws)
-    console = _bars.wide_console()
+    console = wide_console()
     table = Table("", "ms", "share of a step", title=f"choosing {NUM_ROWS} tokens")
     shares = {name: figures[name] / (figures["a decode step"] + figures[name]) for name in KINDS}
     for name, value in figures.items():
         table.add_row(name, f"{value:.2f}", f"{shares[name]:.1%}" if name in shares else "")
     console.print(table)
     bars = [
-        _bars.Bar(
+        Bar(
             name=f"a held step beside a free one, {name}",
             measured=figures[f"{name}, held"] - figures[name],
             most=EXTRA_MS_MAX,
@@ -137,8 +136,8 @@ def main() -> None:
         for name in ("greedy", "temperature", "top-p 0.9")
     ]
     told = {"benchmark": "constrained", "ms": figures, "share_of_step": shares}
-    _bars.write_figures(options.json, told, bars)
-    _bars.judge(bars, console, is_strict=options.strict)
+    write_figures(options.json, told, bars)
+    judge(bars, console, is_strict=options.strict)
 
 
 if __name__ == "__main__":

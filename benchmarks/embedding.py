@@ -7,13 +7,19 @@ file, the table. Run it as `python benchmarks/embedding.py [--strict] [--json FI
 import argparse
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from _bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from rich.table import Table
 
+if __name__ == "__main__":
+    # Helpers are named from the root, as in every benchmark.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks._bars import Bar, add_options, at_least, judge, wide_console, write_figures
 from node.engine.device import Device, pick_device
 from node.engine.embedding import RowEmbedding, TableEmbedding
 from node.engine.memory import CACHED_ROWS_MAX
