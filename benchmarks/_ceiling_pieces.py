@@ -93,8 +93,8 @@ def mixes(kinds: Sequence[Kind], machines_max: int) -> Ints:
         more = np.tile(counts, len(found))
         keep = more <= np.repeat(left, len(counts))
         found = np.hstack([grown[keep], more[keep][:, None]])
-    several: Ints = found[found.sum(axis=1) >= 1]
-    return several
+    counted: Ints = found[found.sum(axis=1) >= 1]
+    return counted
 
 
 class Mixes:
@@ -194,8 +194,8 @@ class Mixes:
         two = np.where(rest > 0, lost, 1 << 30).min(axis=1)
         total = mix @ caps - one - np.where(number > 1, two, 0)
         is_held: Flags = ((mix == 0) | (caps >= 1)[None, :]).all(axis=1)
-        is_enough: Flags = total >= self._ground.num_layers
-        return np.logical_and(is_held, is_enough)
+        fits: Flags = is_held & (total >= self._ground.num_layers)
+        return fits
 
     def _stages_s(self, mix: Ints, steps_s: Floats, num_sequences: int) -> Floats:
         """Seconds of all stages at least: the dual of giving every layer to a machine, (mixes,)."""
