@@ -181,7 +181,9 @@ class _Filler:
         self._num_layers = num_layers
         self._hops_s = rows.hops_s
         self._costs = costs
-        more = np.diff(costs, axis=2).reshape(len(costs), -1)  # (rows, stages * (L - 1))
+        # A stage that cannot keep up stays so: beyond, no layer is cheap again.
+        more = np.maximum.accumulate(np.diff(costs, axis=2), axis=2)
+        more = more.reshape(len(costs), -1)  # (rows, stages * (L - 1))
         ranked = np.argsort(more, axis=1, kind="stable")
         self._owner = ranked // max(1, num_layers - 1)
         self._layer = ranked % max(1, num_layers - 1) + 2

@@ -88,6 +88,23 @@ def test_small_pools_are_planned_as_well_as_exhaustive_search(seed: int, num_nod
 def test_groups_and_unsteady_nodes_are_planned_as_well_as_exhaustive_search(
     seed: int, num_nodes: int
 ) -> None:
+    uneven = uneven_ground(seed, num_nodes)
+    best = exhaustive(uneven)
+    if best > 0.0:
+        plan = plan_pool(uneven, Wish())
+        assert pool_violations(uneven, plan) == []
+        assert plan.rate_per_s >= best * 0.9999
+
+
+def test_a_stage_that_cannot_keep_up_is_no_place_for_further_layers() -> None:
+    uneven = uneven_ground(4807, 2)
+    (chain,) = plan_pool(uneven, Wish()).chains
+    assert (chain.members, chain.counts) == ((0, 1), (4, 2))
+    assert chain.rate == pytest.approx(exhaustive(uneven))
+
+
+def uneven_ground(seed: int, num_nodes: int) -> Ground:
+    """Every other node a group whose sums take time, two of three now and then away."""
     ground = draw_ground(seed, num_nodes, SHORT)
     machines = tuple(
         replace(
@@ -97,12 +114,7 @@ def test_groups_and_unsteady_nodes_are_planned_as_well_as_exhaustive_search(
         )
         for i, machine in enumerate(ground.machines)
     )
-    uneven = replace(ground, machines=machines)
-    best = exhaustive(uneven)
-    if best > 0.0:
-        plan = plan_pool(uneven, Wish())
-        assert pool_violations(uneven, plan) == []
-        assert plan.rate_per_s >= best * 0.9999
+    return replace(ground, machines=machines)
 
 
 @pytest.mark.parametrize(("seed", "num_nodes"), [(706, 5), (17, 4), (26, 5)])
