@@ -215,7 +215,9 @@ class Batcher:
         rows_left = self._step_tokens_max
         if prompt_rows_max is not None:
             rows_left = min(rows_left, prompt_rows_max)
-        candidates = sorted(self._takable(), key=lambda sequence: not sequence.is_at_decode)
+        candidates = list(self._takable())
+        if len(candidates) > 1:
+            candidates.sort(key=lambda sequence: not sequence.is_at_decode)
         decodes_left = len(candidates) if decodes_max is None else decodes_max
         taken: list[StepItem] = []
         for sequence in candidates:
@@ -315,6 +317,8 @@ class Batcher:
 
     def _regroup(self, sequences: list[Sequence]) -> None:
         """Those that go into one step leave their old groups and become a new one."""
+        if len(sequences) == 1 and (old := sequences[0].group) is not None and old.num_open == 1:
+            return  # it goes on alone
         group = StepGroup()
         for sequence in sequences:
             self._leave_group(sequence)

@@ -282,6 +282,7 @@ class ThreadedEngineHost:
         except RuntimeError:  # the loop is closed: nobody is left to hear
             self._stopping = True
 
+    @torch.inference_mode()
     def _run(self) -> None:
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)
@@ -334,6 +335,10 @@ class ThreadedEngineHost:
         end_ns = self._now_ns()
         step_ms = (end_ns - started_ns) / 1e6
         with self._wake:
+            live = [result for i, result in zip(items, results, strict=True) if i.is_wanted]
+            self._batcher.finished(items, [result.error is None for result in results])
+            if live and self._sink is not None:
+                self._post(self._sink, live)  # first: the next stage waits, the books do not
             self._steps_total += 1
             self._patience.stepped(len(items), step_ms, end_ns / 1e6)
             self._tokens_total += sum(item.work.num_tokens for item in items)
@@ -342,11 +347,6 @@ class ThreadedEngineHost:
             if not has_failed:
                 self._meter.record(items, step_ms)
                 self._budget.record(items, step_ms)
-            is_wanted = [item.is_wanted for item in items]
-            self._batcher.finished(items, [result.error is None for result in results])
-        live = [result for result, wanted in zip(results, is_wanted, strict=True) if wanted]
-        if live and self._sink is not None:
-            self._post(self._sink, live)
 
     def _drop(self) -> None:
         """Free what is held; works that wait become errors."""

@@ -23,6 +23,8 @@ from plait.errors import FrameError, ModelError, OverloadedError, PlaitError
 from plait.types import LayerSpan, Reason
 
 _NOT_FINITE = "nan_activations"
+_ARRIVED_SPOILT = "the hidden states that arrived hold NaN or Inf"
+_COMPUTED_SPOILT = "this stage computed NaN or Inf"
 
 
 class Runner:
@@ -80,10 +82,12 @@ class Runner:
         self._lanes.close()
         self.stage.close()
 
-    @torch.inference_mode()
     def run(self, items: list[StepItem]) -> list[StageResult]:
         """One result for each work, in their order; NaN or Inf becomes the work's error, and so
         does a row of the embedding that cannot be read any more."""
+        if not torch.is_inference_mode_enabled():  # the engine's thread never leaves it
+            with torch.inference_mode():
+                return self.run(items)
         results: dict[int, StageResult] = {}
         inputs: dict[int, Tensor] = {}
         for index, item in enumerate(items):
@@ -92,8 +96,9 @@ class Runner:
             except (ModelError, FrameError) as error:
                 results[index] = _failed(item, error.message, code=error.code)
                 continue
-            if item.work.hidden is not None and not is_finite(rows):
-                results[index] = _failed(item, "the hidden states that arrived hold NaN or Inf")
+            is_many = item.work.hidden is not None and item.work.num_tokens > 1
+            if is_many and not is_finite(rows):
+                results[index] = _failed(item, _ARRIVED_SPOILT)
             else:
                 inputs[index] = rows
         if inputs:
@@ -154,7 +159,7 @@ class Runner:
         )
         hidden = self.stage.run_layers(_padded(rows, self.stage.rows_min), part, plan)
         if len(rows) == 1:
-            return (hidden[: plan.num_rows],)
+            return (hidden if len(hidden) == plan.num_rows else hidden[: plan.num_rows],)
         return torch.split(hidden[: plan.num_rows], [len(r) for r in rows])
 
     def _chunks(self, items: list[StepItem]) -> list[Chunk]:
@@ -180,7 +185,16 @@ class Runner:
             num_tokens=work.num_tokens,
             hidden_size=self.stage.spec.hidden_size,
         )
-        return arrived.to(self._device.torch_device, self._device.dtype)
+        device = self._device
+        if device.kind == "cpu" and arrived.dtype is device.dtype:
+            return arrived
+        return arrived.to(device.torch_device, device.dtype)
+
+    def _whose_fault(self, item: StepItem) -> str:
+        """Of rows that came out as no numbers. A single row that arrived is looked at only now:
+        whatever was wrong with it, residuals carried to the end."""
+        has_come_so = item.work.hidden is not None and not is_finite(self.input_rows(item))
+        return _ARRIVED_SPOILT if has_come_so else _COMPUTED_SPOILT
 
     def _collect(
         self, items: list[StepItem], outputs: dict[int, Tensor], results: dict[int, StageResult]
@@ -191,13 +205,12 @@ class Runner:
             item = items[index]
             is_last = item.sequence.opened.span.end == self.stage.spec.num_layers
             if is_last:
-                judged = rows[-1 - len(item.work.drafted_ids) :]
-                payload, is_sound = None, is_finite(judged)
+                payload, is_sound = None, is_finite(_judged(item, rows))
             else:
                 payload = rows_to_wire(rows, item.sequence.opened.wire_dtype)
                 is_sound = payload is not None
             if not is_sound:
-                results[index] = _failed(item, "this stage computed NaN or Inf")
+                results[index] = _failed(item, self._whose_fault(item))
             elif not is_last:
                 results[index] = _result(item, hidden=payload)
             elif item.work.sample:
@@ -214,7 +227,7 @@ class Runner:
         results: dict[int, StageResult],
         sampled: list[int],
     ) -> None:
-        judged = [outputs[i][-1 - len(items[i].work.drafted_ids) :] for i in sampled]
+        judged = [_judged(items[i], outputs[i]) for i in sampled]
         logits = self.stage.logits(_padded(judged, self.stage.rows_min))
         checks: list[Check] = []
         first_row = 0
@@ -239,6 +252,12 @@ class Runner:
 
 def _ends(span: LayerSpan) -> tuple[int, int]:
     return span.start, span.end
+
+
+def _judged(item: StepItem, rows: Tensor) -> Tensor:
+    """The last row, and those in front of it that guesses may turn out to continue."""
+    num_judged = 1 + len(item.work.drafted_ids)
+    return rows if len(rows) == num_judged else rows[-num_judged:]
 
 
 def _padded(rows: list[Tensor], rows_min: int) -> Tensor:

@@ -74,7 +74,9 @@ class HeldStage:
     def logits(self, rows: Tensor) -> Tensor:
         """(R, hidden) after the last layer to float32 (R, vocab)."""
         assert self.final_norm is not None and self.head is not None, f"{self.span} has no head"
-        logits = self.head(self.final_norm(rows)).to(torch.float32)
+        logits = self.head(self.final_norm(rows))
+        if logits.dtype is not torch.float32:
+            logits = logits.to(torch.float32)
         cap = self.spec.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from node.engine.blocks import Run
 from node.engine.coded_sight import CodedSight
-from node.engine.kernels.rows import RowTable
+from node.engine.kernels.rows import RowPlaces, RowTable
 from node.engine.kv_cache import KvPool
 
 NO_COPY_PARTS_MAX = 4
@@ -214,7 +214,7 @@ class StepPlan:
     Rows past `num_rows` are padding: computed, never stored or read.
 
     Where the pool has kernels they are told what is otherwise in `rotations` and `write`: by
-    `tables` of all positions, and `places` (num_rows, 2): rows of those, and slots.
+    `tables` of all positions, and `places`: a row of those, and a slot, for each row.
     """
 
     __slots__ = (
@@ -250,22 +250,19 @@ class StepPlan:
                 slots.extend(range(first, end))
         self.num_rows = len(slots)
         padding = [0] * (rows_min - len(rotation_rows))
-        device = pool.cells.device
         self.tables = rotations
         self.rotations: tuple[Tensor, ...] = ()
         self._slots: Tensor | None = None
         self._written: tuple[Tensor, ...] = ()
-        self.attended_rows = torch.zeros(
-            (self.num_rows + len(padding), num_heads, pool.cells.shape[-1]),
-            dtype=pool.rows_dtype,
-            device=device,
-        )
+        shape = (self.num_rows + len(padding), num_heads, pool.cells.shape[-1])
+        make = pool.cells.new_zeros if padding else pool.cells.new_empty
+        self.attended_rows = make(shape, dtype=pool.rows_dtype)
         self.chunks = chunks
         self.pool = pool
         self._gather_decodes = gather_decodes
         self._sights: dict[tuple[int | None, bool], Sight] = {}
         if pool.kernels is not None:
-            self.places = torch.tensor(list(zip(rotation_rows, slots, strict=True)))
+            self.places = RowPlaces(zip(rotation_rows, slots, strict=True))
         else:
             self._tell_torch(slots, [*rotation_rows, *padding])
 

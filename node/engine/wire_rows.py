@@ -19,7 +19,8 @@ def rows_to_wire(rows: Tensor, dtype: DType) -> bytes | None:
             return encode_rows(rows.float().cpu().numpy())
         except ValueError:
             return None
-    sent = rows.to(torch_dtype(dtype)).cpu()
+    sent_dtype = torch_dtype(dtype)
+    sent = rows if rows.is_cpu and rows.dtype is sent_dtype else rows.to(sent_dtype).cpu()
     return bytes_of(sent) if is_finite(sent) else None
 
 

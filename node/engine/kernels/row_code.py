@@ -47,8 +47,8 @@ def heads_text(head_dim: int) -> str:
 
 
 def rows_text() -> str:
-    """Functions `norm` and `gate`."""
-    return module_text([_norm(), _gate()])
+    """Functions `norm`, `gate` and `spoilt`."""
+    return module_text([_norm(), _gate(), _spoilt()])
 
 
 def _place(head_dim: int) -> FunctionText:
@@ -291,6 +291,20 @@ def _gate() -> FunctionText:
             up = code.load(VECTOR, code.at("float", ups, at))
             product = code.let(f"fmul {VECTOR} {gated}, {up}")
             code.store(VECTOR, product, code.at("float", out, at))
+    return code
+
+
+def _spoilt() -> FunctionText:
+    """spoilt(numbers, how many): NaN where one of them is NaN or infinite, else zero."""
+    code = FunctionText("spoilt", ["ptr %x", "i64 %count"], gives="float")
+    total = code.slot(VECTOR)
+    code.store(VECTOR, ZEROS, total)
+    with code.loop(0, "%count", LANES) as at:
+        some = code.load(VECTOR, code.at("float", "%x", at))
+        nothing = code.let(f"fsub {VECTOR} {some}, {some}")
+        summed = code.let(f"fadd {VECTOR} {code.load(VECTOR, total)}, {nothing}")
+        code.store(VECTOR, summed, total)
+    code.end_with("float", code.total(code.load(VECTOR, total)))
     return code
 
 

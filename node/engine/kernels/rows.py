@@ -1,6 +1,8 @@
 """What a layer does beside its products, on a CPU in float32: compiled calls for all rows."""
 
 import ctypes
+from array import array
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -15,6 +17,7 @@ _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _PLACE = ctypes.CFUNCTYPE(None, *[_POINTER] * 4, *[_INT] * 4)
 _ATTEND = ctypes.CFUNCTYPE(None, *[_POINTER] * 5, _FLOAT, *[_INT] * 5)
 _NORM = ctypes.CFUNCTYPE(None, *[_POINTER] * 3, _INT, _FLOAT, _FLOAT, _INT)
+_SPOILT = ctypes.CFUNCTYPE(_FLOAT, _POINTER, _INT)
 _GATE = ctypes.CFUNCTYPE(None, *[_POINTER] * 2, _INT, _INT)
 
 
@@ -28,20 +31,22 @@ class HeadKernels:
         self._place = _PLACE(self._code.address("place"))
         self._attend = _ATTEND(self._code.address("attend"))
 
-    def place(self, heads: Tensor, rotations: Tensor | None, cells: Tensor, table: Tensor) -> None:
+    def place(
+        self, heads: Tensor, rotations: Tensor | None, cells: Tensor, places: "RowPlaces"
+    ) -> None:
         """Turn the queries and keys of heads (R, queries + 2 * kv heads, head_dim), and write keys
         and values into a layer's cells (2 * kv heads, slots, head_dim).
 
-        `rotations` (positions, head_dim / 2) complex64; `table` (rows, 2) int64 has a row of them
-        and a slot for each of the first rows.
+        `rotations` (positions, head_dim / 2) complex64; `places` has a row of them and a slot for
+        each of the first rows.
         """
         num_cells, num_slots, _ = cells.shape
         self._place(
             heads.data_ptr(),
             None if rotations is None else rotations.data_ptr(),
             cells.data_ptr(),
-            table.data_ptr(),
-            len(table),
+            places.address,
+            places.num_rows,
             heads.shape[1] - num_cells,
             num_cells // 2,
             num_slots,
@@ -61,7 +66,7 @@ class HeadKernels:
                 heads.data_ptr(),
                 cells.data_ptr(),
                 out.data_ptr(),
-                table.numbers.data_ptr(),
+                table.address,
                 space.data_ptr(),
                 scale,
                 units.start,
@@ -75,10 +80,26 @@ class HeadKernels:
         in_threads(attend, table.num_rows * num_kv_heads, numbers=numbers)
 
 
+class RowPlaces:
+    """(row of rotations, slot) of each row. Not a tensor: between two of a kernel's steps torch is
+    cold, and takes fifty microseconds to make one."""
+
+    __slots__ = ("_numbers", "num_rows")
+
+    def __init__(self, places: Iterable[tuple[int, int]]) -> None:
+        self._numbers = array("q", [number for place in places for number in place])
+        self.num_rows = len(self._numbers) // 2
+
+    @property
+    def address(self) -> int:
+        """Of the numbers, int64; they live as long as this."""
+        return self._numbers.buffer_info()[0]
+
+
 class RowTable:
     """Rows that look into the cache one by one, and the pieces (first slot, end) that each sees."""
 
-    __slots__ = ("num_rows", "numbers", "tokens_max", "tokens_sum")
+    __slots__ = ("_numbers", "num_rows", "tokens_max", "tokens_sum")
 
     def __init__(self, rows: list[tuple[int, list[tuple[int, int]]]]) -> None:
         table: list[int] = []
@@ -94,7 +115,12 @@ class RowTable:
         self.num_rows = len(rows)
         self.tokens_max = max(lengths)
         self.tokens_sum = sum(lengths)
-        self.numbers = torch.tensor(table + pieces, dtype=torch.int64)
+        self._numbers = array("q", table + pieces)
+
+    @property
+    def address(self) -> int:
+        """Of the numbers, int64; they live as long as this."""
+        return self._numbers.buffer_info()[0]
 
 
 class RowKernels:
@@ -104,6 +130,7 @@ class RowKernels:
         self._code = CompiledCode(rows_text())
         self._norm = _NORM(self._code.address("norm"))
         self._gate = _GATE(self._code.address("gate"))
+        self._spoilt = _SPOILT(self._code.address("spoilt"))
 
     def norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         """rows (R, width) over the root of their mean square, times `weight` (width,)."""
@@ -120,6 +147,11 @@ class RowKernels:
         out = rows.new_empty((count, width))
         self._gate(rows.data_ptr(), out.data_ptr(), width, count)
         return out
+
+    def is_finite(self, rows: Tensor) -> bool:
+        """Whether all numbers are; whole vectors of them."""
+        nothing: float = self._spoilt(rows.data_ptr(), rows.numel())
+        return nothing == 0.0
 
 
 def head_kernels(head_dim: int, dtype: torch.dtype, device: torch.device) -> HeadKernels | None:

@@ -15,15 +15,20 @@ ZEROS = "zeroinitializer"
 class FunctionText:
     """One function. Values are names that are given once; what changes lies in a slot."""
 
-    def __init__(self, name: str, parameters: Sequence[str]) -> None:
-        self._head = f"define void @{name}({', '.join(parameters)}) #0 {{"
+    def __init__(self, name: str, parameters: Sequence[str], *, gives: str = "void") -> None:
+        self._head = f"define {gives} @{name}({', '.join(parameters)}) #0 {{"
+        self._end = "ret void"
         self._slots: list[str] = []
         self._lines: list[str] = []
         self._count = 0
 
     def text(self) -> str:
-        lines = [self._head, "entry:", *self._slots, *self._lines, "  ret void", "}"]
+        lines = [self._head, "entry:", *self._slots, *self._lines, f"  {self._end}", "}"]
         return "\n".join(lines)
+
+    def end_with(self, kind: str, value: str) -> None:
+        """What the function gives back, of the kind that it says it gives."""
+        self._end = f"ret {kind} {value}"
 
     def let(self, value: str) -> str:
         """A name for `value`."""

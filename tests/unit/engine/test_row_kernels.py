@@ -8,7 +8,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor
 
 from node.engine.kernels.processor import has_kernels
-from node.engine.kernels.rows import HeadKernels, RowKernels, RowTable, head_kernels, row_kernels
+from node.engine.kernels.rows import (
+    HeadKernels,
+    RowKernels,
+    RowPlaces,
+    RowTable,
+    head_kernels,
+    row_kernels,
+)
 
 if not has_kernels():
     pytest.skip("this processor has no kernels", allow_module_level=True)
@@ -129,14 +136,14 @@ def test_rows_are_turned_and_written(
     expected[:3, :num_turned] = turned
     expected_cells = cells.clone()
     expected_cells[:, slots] = expected[:3, QUERIES:].transpose(0, 1)
-    table = torch.tensor(list(zip(positions, slots, strict=True)))
+    places = RowPlaces(zip(positions, slots, strict=True))
     plain, plain_cells = heads.clone(), cells.clone()
-    kernels.place(heads, turns, cells, table)
+    kernels.place(heads, turns, cells, places)
     torch.testing.assert_close(heads, expected)
     torch.testing.assert_close(cells, expected_cells)
     assert torch.equal(heads[3], plain[3])
     before = plain.clone()
-    kernels.place(plain, None, plain_cells, table)
+    kernels.place(plain, None, plain_cells, places)
     assert torch.equal(plain, before)
     assert torch.equal(plain_cells[:, slots], before[:3, QUERIES:].transpose(0, 1))
 
@@ -162,6 +169,19 @@ def test_norms_and_gates_are_torchs() -> None:
     rows[2, 3] = torch.nan
     assert not torch.isfinite(kernels.gate(rows)[2]).all()
     assert not torch.isfinite(kernels.norm(rows, weight, 1e-5)[2]).any()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("at", [(0, 0), (1, 17), (2, 39)])
+def test_one_number_that_is_none_is_found(bad: float, at: tuple[int, int]) -> None:
+    rows = torch.randn(3, 40, generator=seeded(8))
+    rows[0, 1], rows[2, 2] = 3.4e38, 3.4e38  # whose sum is too large, and which are fine
+    kernels = row_kernels(40, torch.float32, torch.device("cpu"))
+    assert kernels is not None
+    assert kernels.is_finite(rows)
+    rows[1, 3] = -bad
+    rows[at] = bad
+    assert not kernels.is_finite(rows)
 
 
 def test_what_kernels_are_not_made_for_has_none() -> None:

@@ -161,6 +161,20 @@ def test_logprobs_are_the_models_own() -> None:
     assert got == pytest.approx(values.tolist(), abs=1e-4)
 
 
+@pytest.mark.parametrize("span", [LayerSpan(1, 3), LayerSpan(1, 2)])
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_many_rows_that_are_no_numbers_are_their_senders_fault(
+    span: LayerSpan, number: str
+) -> None:
+    model = tiny_model("llama")
+    good = bytes_of(model.hidden_states([4, 5, 6])[1])
+    bad = struct.pack("<f", float(number)) + good[4:]
+    for hidden, count in ((bad, 3), (bad[: len(bad) // 3], 1)):
+        sequence = make_sequence(span, sampling=GREEDY)
+        (result,) = make_runner(model, span).run([hidden_item(sequence, 0, hidden, count)])
+        assert result.error is not None and "arrived" in result.error.message
+
+
 def test_nan_from_a_neighbour_fails_that_request_alone() -> None:
     model = tiny_model("llama")
     span = LayerSpan(1, 3)
