@@ -139,6 +139,10 @@ class EngineContender:
         return contender
 
     async def decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
+        async with asyncio.timeout(_DEADLINE_S):
+            return await self._decode(prompts, num_tokens)
+
+    async def _decode(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Decoded:
         self._epoch += 1
         drawn: dict[RequestId, list[int]] = {}
         for index, prompt in enumerate(prompts):
@@ -185,7 +189,7 @@ class EngineContender:
             self._results.put_nowait(result)
 
     async def _draw(self, drawn: dict[RequestId, list[int]]) -> StageResult:
-        result = await asyncio.wait_for(self._results.get(), _DEADLINE_S)
+        result = await self._results.get()
         if result.token_id is None:
             raise RuntimeError(f"no token: {result.error}")
         drawn[result.request_id].append(result.token_id)
