@@ -307,7 +307,7 @@ class ThreadedEngineHost:
 
     def _take(self) -> list[StepItem]:
         batcher, rows_max = self._batcher, None
-        if self._chunks_prompts:
+        if self._chunks_prompts and batcher.num_sequences > 1:
             rows_max = self._budget.prompt_rows_max(
                 is_decoding=batcher.is_decoding, is_decode_ready=batcher.is_decode_ready
             )
