@@ -215,9 +215,7 @@ class Batcher:
         rows_left = self._step_tokens_max
         if prompt_rows_max is not None:
             rows_left = min(rows_left, prompt_rows_max)
-        candidates = list(self._takable())
-        if len(candidates) > 1:
-            candidates.sort(key=lambda sequence: not sequence.is_at_decode)
+        candidates = sorted(self._takable(), key=lambda sequence: not sequence.is_at_decode)
         decodes_left = len(candidates) if decodes_max is None else decodes_max
         taken: list[StepItem] = []
         for sequence in candidates:

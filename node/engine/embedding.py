@@ -17,7 +17,7 @@ from torch import Tensor
 from node.engine.background import JobDone
 from node.engine.device import Device
 from node.engine.row_fetcher import RowFetcher
-from node.engine.tensor_bytes import num_bytes, tensor_from_bytes
+from node.engine.tensor_bytes import is_finite, num_bytes, tensor_from_bytes
 from plait.errors import WeightsError
 from plait.models.source import TensorSource
 from plait.models.tensors import EMBEDDING
@@ -144,7 +144,7 @@ class RowEmbedding:
             rows = tensor_from_bytes(stored.buffer, stored.dtype, shape).to(self._device.dtype)
         except ValueError as error:
             raise WeightsError(f"{EMBEDDING} is truncated: {error}") from error
-        if not bool(torch.isfinite(rows).all()):
+        if not is_finite(rows):
             raise WeightsError(
                 f"{EMBEDDING} holds NaN or infinite values", reason="weights_not_finite"
             )

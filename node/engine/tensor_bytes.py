@@ -37,8 +37,9 @@ def tensor_from_bytes(buffer: bytes | memoryview, dtype: DType, shape: tuple[int
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """A copy of a contiguous CPU tensor's bytes."""
-    return ctypes.string_at(tensor.contiguous().data_ptr(), tensor.nbytes)
+    """A copy of a CPU tensor's bytes."""
+    whole = tensor.contiguous()  # has to live until its bytes are copied
+    return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -80,26 +80,35 @@ class HeadKernels:
         in_threads(attend, table.num_rows * num_kv_heads, numbers=numbers)
 
 
-class RowPlaces:
-    """(row of rotations, slot) of each row. Not a tensor: between two of a kernel's steps torch is
-    cold, and takes fifty microseconds to make one."""
+class _Numbers:
+    """int64 numbers for a kernel. Not a tensor: between a kernel's steps torch is cold, and takes
+    fifty microseconds to make one."""
 
-    __slots__ = ("_numbers", "num_rows")
+    __slots__ = ("_numbers",)
 
-    def __init__(self, places: Iterable[tuple[int, int]]) -> None:
-        self._numbers = array("q", [number for place in places for number in place])
-        self.num_rows = len(self._numbers) // 2
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = array("q", numbers)
 
     @property
     def address(self) -> int:
-        """Of the numbers, int64; they live as long as this."""
+        """Of the first one; they live as long as this."""
         return self._numbers.buffer_info()[0]
 
 
-class RowTable:
+class RowPlaces(_Numbers):
+    """(row of rotations, slot) of each row."""
+
+    __slots__ = ("num_rows",)
+
+    def __init__(self, places: Iterable[tuple[int, int]]) -> None:
+        super().__init__([number for place in places for number in place])
+        self.num_rows = len(self._numbers) // 2
+
+
+class RowTable(_Numbers):
     """Rows that look into the cache one by one, and the pieces (first slot, end) that each sees."""
 
-    __slots__ = ("_numbers", "num_rows", "tokens_max", "tokens_sum")
+    __slots__ = ("num_rows", "tokens_max", "tokens_sum")
 
     def __init__(self, rows: list[tuple[int, list[tuple[int, int]]]]) -> None:
         table: list[int] = []
@@ -115,12 +124,7 @@ class RowTable:
         self.num_rows = len(rows)
         self.tokens_max = max(lengths)
         self.tokens_sum = sum(lengths)
-        self._numbers = array("q", table + pieces)
-
-    @property
-    def address(self) -> int:
-        """Of the numbers, int64; they live as long as this."""
-        return self._numbers.buffer_info()[0]
+        super().__init__(table + pieces)
 
 
 class RowKernels:

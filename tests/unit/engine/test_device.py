@@ -69,6 +69,7 @@ def test_a_row_of_the_fewest_comes_out_as_among_many(num_out: int, width: int) -
 def test_bytes_come_back_as_they_went(dtype: DType) -> None:
     tensor = torch.randn(3, 5).to(getattr(torch, dtype.value))
     raw = bytes_of(tensor)
+    assert bytes_of(tensor.t().contiguous().t()) == raw  # laid out otherwise
     assert len(raw) == 15 * dtype.num_bytes
     assert torch.equal(tensor_from_bytes(raw, dtype, (3, 5)), tensor)
     with pytest.raises(ValueError, match="needed"):

@@ -179,8 +179,9 @@ def test_one_number_that_is_none_is_found(bad: float, at: tuple[int, int]) -> No
     kernels = row_kernels(40, torch.float32, torch.device("cpu"))
     assert kernels is not None
     assert kernels.is_finite(rows)
-    rows[1, 3] = -bad
     rows[at] = bad
+    assert not kernels.is_finite(rows)
+    rows[1, 3] = -bad
     assert not kernels.is_finite(rows)
 
 
