@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -27,6 +26,7 @@ AROUND_BYTES = 128
 """What a decode step may cost on a hop beside its row, whatever the prompt."""
 NUM_STEPS = 128
 FREE_S = 1.0
+CANCELLED = "plait_requests_cancelled_total"
 
 
 @pytest_asyncio.fixture(
@@ -121,17 +121,8 @@ async def test_a_killed_clients_kv_is_free_on_all_nodes_within_a_second(
     assert took_s < FREE_S
     await client.wait()
     async with asyncio.timeout(5):  # and it was the client's end, not the answer's
-        while await _num_cancelled(network) != 1:  # noqa: ASYNC110 - another's counter
+        while await network.counted(CANCELLED) != 1:  # noqa: ASYNC110 - another's counter
             await asyncio.sleep(0.02)
-
-
-async def _num_cancelled(network: SmallNetwork) -> float:
-    """Requests whose client went away, as the coordinator counts them."""
-    headers = {"authorization": f"Bearer {network.news.admin_key_path.read_text()}"}
-    async with httpx.AsyncClient(headers=headers) as http:
-        lines = (await http.get(f"{network.news.http_url}/metrics")).text.splitlines()
-    (figure,) = [line for line in lines if line.startswith("plait_requests_cancelled_total")]
-    return float(figure.split()[-1])
 
 
 async def test_a_prompt_that_was_run_is_not_run_again(network: SmallNetwork) -> None:

@@ -91,6 +91,15 @@ class SmallNetwork:
     def client(self) -> AsyncClient:
         return AsyncClient(self.news.public_address, self.api_key, self.ca_path.read_bytes())
 
+    async def counted(self, name: str) -> float:
+        """A counter of the coordinator's, over all its labels."""
+        headers = {"authorization": f"Bearer {self.news.admin_key_path.read_text()}"}
+        async with httpx.AsyncClient(headers=headers) as http:
+            lines = (await http.get(f"{self.news.http_url}/metrics")).text.splitlines()
+        figures = [float(line.split()[-1]) for line in lines if line.startswith(name)]
+        assert figures, name
+        return sum(figures)
+
 
 def loopback_config(home: Path, **changes: object) -> CoordinatorConfig:
     """A coordinator of the model in `home / "tiny"` on free ports, without the extras."""
@@ -119,10 +128,12 @@ async def small_network(
     sets: tuple[str, ...] = (),
     times_wide: int = 1,
     draft_model: str = "",
+    has_broker: bool = False,
 ) -> AsyncIterator[SmallNetwork]:
     """The tiny model over `num_nodes` nodes of which fewer cannot hold it, or of which so many as
     there are `num_stages` can, each behind a proxy.
-    `sets` are the owners' limits; `draft_model` is all nodes', a folder in `home`."""
+    `sets` are the owners' limits; `draft_model` is all nodes', a folder in `home`; `has_broker`:
+    telemetry goes over the coordinator's own."""
     spec = write_tiny_model(home / "tiny", context_tokens=context_tokens, times_wide=times_wide)
     names = [f"node {number}" for number in range(1, num_nodes + 1)]
     config = loopback_config(
@@ -131,6 +142,7 @@ async def small_network(
         kv_tokens_min=context_tokens,
         plan_wait_ms=60_000,
         wire_dtype=wire_dtype.value,
+        is_mqtt_enabled=has_broker,
         token_files=tuple(home / "join" / f"{name}.token" for name in names),
     )
     cap_bytes = cap_for_stages(spec, num_stages or num_nodes, context_tokens)
