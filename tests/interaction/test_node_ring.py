@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from node.core.state import Limits
@@ -15,6 +16,8 @@ from plait.types import FinishReason
 from tests.unit.node.fake_engine import expected_tokens
 from tests.unit.node.ring import Ring, ring, until
 from tests.unit.node.rogue import Rogue
+
+PERMISSION_DENIED: int = grpc.StatusCode.PERMISSION_DENIED.value[0]
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 3])
@@ -156,7 +159,7 @@ async def test_a_gateway_that_cancels_the_link_finds_it_back() -> None:
 async def _refused(made: Ring, request: str, reason: str) -> None:
     await until(lambda: bool(made.gateway.broken(request)), what=f"{reason} is answered")
     broken = made.gateway.broken(request)[0]
-    assert (broken.status.code, broken.status.reason) == (7, reason)
+    assert (broken.status.code, broken.status.reason) == (PERMISSION_DENIED, reason)
     assert made.is_free()
 
 
@@ -186,9 +189,12 @@ async def test_a_replayed_ticket_is_denied_and_the_running_request_goes_on() -> 
         made.nodes[1].engine.is_paused = True
         await made.start("r1", [1, 2], ticket=ticket)
         await until(lambda: made.gateway.is_opened("r1"))
+        reserved = [kit.engine.max_reserved for kit in made.nodes]
         await made.start("r1", [1, 2], ticket=ticket)
         await until(lambda: bool(made.gateway.broken("r1")))
-        assert made.gateway.broken("r1")[0].status.reason == "ticket_replayed"
+        status = made.gateway.broken("r1")[0].status
+        assert (status.code, status.reason) == (PERMISSION_DENIED, "ticket_replayed")
+        assert [kit.engine.max_reserved for kit in made.nodes] == reserved
         assert made.nodes[0].runtime.core.num_sessions == 1
         made.nodes[1].engine.resume()
         await until(lambda: made.gateway.finish("r1") is not None)
@@ -199,9 +205,10 @@ async def test_a_stolen_ticket_is_denied_to_whoever_is_not_in_the_chain() -> Non
     async with ring(2) as made, Rogue("mallory", made.nodes[1].address) as rogue:
         await rogue.open(made.ticket("r1"), stage_index=1)
         broken = await rogue.broken()
-        assert (broken.status.code, broken.status.reason) == (7, "ticket_wrong_hop")
+        assert (broken.status.code, broken.status.reason) == (PERMISSION_DENIED, "ticket_wrong_hop")
         await rogue.open(made.ticket("r2", signer=TicketSigner(new_ed25519())), stage_index=1)
-        assert (await rogue.broken()).status.reason == "ticket_forged"
+        broken = await rogue.broken()
+        assert (broken.status.code, broken.status.reason) == (PERMISSION_DENIED, "ticket_forged")
         assert made.nodes[1].engine.max_reserved == 0
 
 

@@ -60,7 +60,7 @@ class Terms:
 
     rate_per_byte: float = 1e-5 / GIB
     rate_per_request: float = 2e-3
-    rate_per_move: float = 2e-4
+    rate_per_move: float = 7e-4
     gain_min: float = 1.12
     rounds: int = 3
     moved_max: int = 10
