@@ -10,6 +10,7 @@ import pytest
 
 from plait.cli.local_network import LocalNetwork
 from tests.integration.mqtt_support import MOSQUITTO, needs_mosquitto
+from tests.kit.metrics import figures
 from tests.kit.network import client_of, serving_network
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tools import free_port
@@ -69,9 +70,4 @@ def num_messages(network: LocalNetwork) -> float:
         headers={"authorization": f"Bearer {network.profile.api_key}"},
     )
     with urllib.request.urlopen(request, timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(
-        float(line.split()[-1])
-        for line in lines
-        if line.startswith("plait_telemetry_messages_total")
-    )
+        return sum(figures(answer.read().decode(), "plait_telemetry_messages_total"))

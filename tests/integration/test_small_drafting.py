@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -76,9 +75,7 @@ async def test_new_text_comes_several_tokens_a_trip(
 
 async def draft_states(network: SmallNetwork) -> set[str]:
     """What draft models do, as the operator sees it."""
-    key = network.news.admin_key_path.read_text().strip()
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}) as http:
-        text = (await http.get(f"{network.news.http_url}/metrics")).text
+    text = await network.metrics()
     return set(re.findall(r'plait_node_draft_model{.*state="(\w+)"} 1.0', text))
 
 

@@ -15,6 +15,7 @@ from plait.sdk.requests import GenerateOptions
 from plait.types import DType
 from tests.kit import leaving_client
 from tests.kit.in_process import SmallNetwork, small_network
+from tests.kit.metrics import figures
 from tests.kit.tiny_model import CONFIG
 from tests.kit.wait import until
 
@@ -121,7 +122,7 @@ async def test_a_killed_clients_kv_is_free_on_all_nodes_within_a_second(
     assert took_s < FREE_S
     await client.wait()
     async with asyncio.timeout(5):  # and it was the client's end, not the answer's
-        while await network.counted(CANCELLED) != 1:  # noqa: ASYNC110 - another's counter
+        while figures(await network.metrics(), CANCELLED) != [1]:  # noqa: ASYNC110 - another's
             await asyncio.sleep(0.02)
 
 
