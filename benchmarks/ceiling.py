@@ -197,6 +197,8 @@ def main() -> None:
             ground = read_nominal(pools[size], str(size), model).ground
             own.append(row_of(ground, size, model, theirs.get(size, ())))
             console.print(f"{model}, {size} nodes: {own[-1]['tokens/s']} tokens/s", highlight=False)
+            # Proofs take minutes: what is proved by now outlives an interruption.
+            write_figures(options.json, {"benchmark": "ceiling", "pools": rows + own}, bars)
         bars += _bars_of(model, own)
         rows += own
     table = Table(*rows[0])

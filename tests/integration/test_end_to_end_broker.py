@@ -56,6 +56,8 @@ def test_a_stream_is_unchanged_when_the_broker_dies(tmp_path: Path) -> None:
             if mosquitto.poll() is None and len(drawn) >= NUM_TOKENS // 10:
                 mosquitto.kill()
                 mosquitto.wait(10)
+                assert len(drawn) < NUM_TOKENS
+        assert mosquitto.poll() is not None
         assert drawn == list(undisturbed.token_ids)
         assert stream.result.num_attempts == 1
         again = client.generate(PROMPT, max_tokens=8, temperature=0.0, ignore_eos=True)
