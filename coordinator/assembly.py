@@ -35,6 +35,7 @@ from coordinator.shell.recorder import Recorder
 from coordinator.shell.solve import Solver
 from coordinator.shell.store import Store
 from coordinator.shell.telemetry_hub import TelemetryHub
+from coordinator.shell.tracing.story import Savings
 from coordinator.shell.tracing.traces import SpanSink, TracedEvents, TracedRequests, Traces
 from coordinator.shell.view_cache import ViewCache
 from coordinator.shell.weight_copies import WeightCopies
@@ -284,6 +285,11 @@ def _traces(around: Surroundings, gateway: Gateway, views: ViewCache) -> Traces 
         generation = gateway.relay.generation(request_id)
         return None if generation is None else (generation.trace, generation.submitted_ms)
 
+    def savings(request_id: RequestId) -> Savings:
+        cached_tokens = gateway.relay.prompts.requests.get(request_id)
+        guesses = gateway.relay.guesses.requests.get(request_id)
+        return Savings(cached_tokens=cached_tokens, guesses=guesses)
+
     if around.spans is None:
         return None
-    return Traces(around.spans, origin=origin, views=views, clock=around.clock)
+    return Traces(around.spans, origin=origin, savings=savings, views=views, clock=around.clock)

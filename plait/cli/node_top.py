@@ -1,5 +1,7 @@
 """`plait node top`: what this machine gives, live."""
 
+import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -9,12 +11,12 @@ import typer
 from plait.cli.node_owner import Home
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from node.agent.figures import NodeFigures
     from node.agent.local_status import LocalStatus
 
-EVERY_S: Final = 1.0
 _GIB: Final = 1 << 30
 
 
@@ -22,9 +24,8 @@ def top(
     home: Home = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
 ) -> None:
-    """Tokens, layers, requests, traffic, watts and degrees of the node here; Ctrl-C ends it."""
+    """Tokens, layers, requests, traffic, watts, degrees of the node here; q or Ctrl-C ends it."""
     from rich.console import Console
-    from rich.live import Live
 
     from node.agent.identity import node_home
 
@@ -33,13 +34,24 @@ def top(
     if once:
         console.print(gauge.look(0.0))
         return
-    with Live(gauge.look(time.perf_counter()), console=console, auto_refresh=False) as live:
-        try:
-            while True:
-                time.sleep(EVERY_S)
-                live.update(gauge.look(time.perf_counter()), refresh=True)
-        except KeyboardInterrupt:
-            return
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_live(gauge, console))
+
+
+async def _live(gauge: "_Gauge", console: "Console") -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from plait.cli.watching import HINT, until_key
+
+    def look() -> Group:
+        return Group(gauge.look(time.perf_counter()), Text(HINT, style="dim"))
+
+    with until_key("q") as pause, Live(look(), console=console, auto_refresh=False) as live:
+        live.refresh()
+        while await pause():
+            live.update(look(), refresh=True)
 
 
 class _Gauge:

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 app = typer.Typer(help="Watch nodes and requests live.")
-HINT: Final = "q or Ctrl-C ends"
 
 
 @app.callback(invoke_without_command=True)
@@ -44,7 +43,7 @@ async def _live() -> None:
     from plait.cli.fields import Fields
     from plait.cli.status import connected
     from plait.cli.top_view import Rates, frame
-    from plait.cli.watching import until_key, watch
+    from plait.cli.watching import HINT, until_key, watch
 
     rates, console = Rates(), Console()
 

@@ -15,6 +15,8 @@ from plait.errors import ServiceError
 
 EVERY_S: Final = 1.0
 FAILURES_MAX: Final = 30
+HINT: Final = "q or Ctrl-C ends"
+"""Of a view whose pause is `until_key("q")`."""
 
 Drawing = Callable[[Fields], RenderableType]
 Pause = Callable[[], Awaitable[bool]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.core.view import NodeView
-from coordinator.shell.tracing.story import Attempt, Story
+from coordinator.shell.tracing.story import Attempt, Savings, Story
 from plait.types import FinishReason
 
 Value = str | int | float | bool | list[str]
@@ -27,7 +27,7 @@ class Span:
     children: tuple["Span", ...] = ()
 
 
-def spans_of(story: Story, nodes: Mapping[str, NodeView], now_ms: int) -> Span:
+def spans_of(story: Story, savings: Savings, nodes: Mapping[str, NodeView], now_ms: int) -> Span:
     """The whole trace; a request that still runs is cut off at `now_ms`."""
     end_ms = story.ended_ms if story.ended_ms is not None else now_ms
     asked, reason = story.submitted, story.finish_reason
@@ -40,6 +40,7 @@ def spans_of(story: Story, nodes: Mapping[str, NodeView], now_ms: int) -> Span:
         "plait.service_class": str(asked.slo),
         "plait.num_routes": len(story.attempts),
     }
+    attributes |= _saved(savings)
     if reason is not None:
         attributes["gen_ai.response.finish_reasons"] = [str(reason)]
     ttft_ms = next((a.first_token_ms for a in story.attempts if a.first_token_ms is not None), None)
@@ -56,6 +57,16 @@ def spans_of(story: Story, nodes: Mapping[str, NodeView], now_ms: int) -> Span:
         error=(story.error or "failed") if is_failed else "",
         children=tuple(_children(story, nodes, end_ms)),
     )
+
+
+def _saved(savings: Savings) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    if savings.cached_tokens is not None:
+        found["gen_ai.usage.cache_read.input_tokens"] = savings.cached_tokens
+    if savings.guesses is not None:
+        found["plait.guesses.checked"] = savings.guesses.guessed
+        found["plait.guesses.right"] = savings.guesses.accepted
+    return found
 
 
 def _children(story: Story, nodes: Mapping[str, NodeView], end_ms: int) -> Iterator[Span]:

@@ -6,12 +6,21 @@ from typing import Final
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from plait.types import FinishReason, Route
+from plait.types import FinishReason, GuessTotals, Route
 
 ATTEMPTS_MAX: Final = 16
 """Chains told of one request; of more, the first ones."""
 ROUTE_BROKEN: Final = "route_broken"
 """A chain that the core gave up, a node of it having gone or become slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """What a request's tokens did not cost: `cached_tokens` of its prompt, and trips round the
+    chain by its guesses. None: no token has come."""
+
+    cached_tokens: int | None = None
+    guesses: GuessTotals | None = None
 
 
 @dataclass(slots=True)

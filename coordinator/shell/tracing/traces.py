@@ -9,7 +9,7 @@ from coordinator.core.view import NetworkView, NodeView
 from coordinator.ports import RequestActor, ViewSource
 from coordinator.shell.loop import EventLog
 from coordinator.shell.tracing.spans import Span, spans_of
-from coordinator.shell.tracing.story import Story
+from coordinator.shell.tracing.story import Savings, Story
 from plait.clock import Clock
 from plait.types import RequestId
 from plait.wire.trace_context import TraceParent
@@ -28,6 +28,9 @@ _OF_REQUESTS: Final = (
 Origin = Callable[[RequestId], tuple[TraceParent | None, int] | None]
 """Whose trace a request belongs to, and since when the gateway has it; None: it is not known."""
 
+SavingsOf = Callable[[RequestId], Savings]
+"""What is known of a request's cache and guesses when its trace is written."""
+
 
 class SpanSink(Protocol):
     """Where traces go. `send` must neither block nor raise; times are monotonic ms."""
@@ -38,9 +41,18 @@ class SpanSink(Protocol):
 class Traces:
     """The requests that are open, as stories. One event loop owns it."""
 
-    def __init__(self, sink: SpanSink, *, origin: Origin, views: ViewSource, clock: Clock) -> None:
+    def __init__(
+        self,
+        sink: SpanSink,
+        *,
+        origin: Origin,
+        savings: SavingsOf,
+        views: ViewSource,
+        clock: Clock,
+    ) -> None:
         self._sink = sink
         self._origin = origin
+        self._savings = savings
         self._views = views
         self._clock = clock
         self._since_ms = 0
@@ -87,7 +99,8 @@ class Traces:
         self._stories[event.request_id] = (story, parent)
 
     def _send(self, story: Story, parent: TraceParent | None, now_ms: int) -> None:
-        self._sink.send(spans_of(story, self._known_nodes(), now_ms), parent)
+        savings = self._savings(story.submitted.request_id)
+        self._sink.send(spans_of(story, savings, self._known_nodes(), now_ms), parent)
 
     def _known_nodes(self) -> Mapping[str, NodeView]:
         """By id; made once for a view, which lasts for many requests."""

@@ -13,11 +13,13 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.view import NetworkView
 from coordinator.shell.tracing.otel import OtelSink, resource_of, traces_url
+from coordinator.shell.tracing.story import Savings
 from coordinator.shell.tracing.traces import TracedEvents, TracedRequests, Traces
 from plait.clock import ManualClock
 from plait.errors import ConfigError
 from plait.types import (
     FinishReason,
+    GuessTotals,
     LayerSpan,
     ModelId,
     NodeId,
@@ -43,13 +45,14 @@ BUSY = Reason(code="kv_full", message="all KV is in use")
 class Doors:
     """The log and the actor behind; `Traces` in front of both, an exporter at the end."""
 
-    def __init__(self, parent: TraceParent | None = None) -> None:
+    def __init__(self, parent: TraceParent | None = None, savings: Savings | None = None) -> None:
         self.clock, self.passed = ManualClock(), list[object]()
         self.exporter = InMemorySpanExporter()
         self.sink = OtelSink(self.exporter, clock=self.clock, resource=Resource.create({}))
         self.traces = Traces(
             self.sink,
             origin=lambda _: (parent, 0),
+            savings=lambda _: savings or Savings(),
             views=self,
             clock=self.clock,
         )
@@ -123,7 +126,8 @@ def lasts(span: ReadableSpan) -> tuple[int, int]:
 
 
 def test_a_request_that_waits_breaks_and_ends() -> None:
-    doors = Doors(PARENT)
+    guesses = GuessTotals(trips=6, guessed=5, accepted=3)
+    doors = Doors(PARENT, Savings(cached_tokens=4, guesses=guesses))
     doors.at(10, submitted(), fx.NotifyQueued(request_id=R, position=3, reason=BUSY))
     doors.at(50, ev.Ticked(), opens(1, A, B))
     doors.at(60, ev.RouteOpened(request_id=R, epoch=1))
@@ -162,7 +166,10 @@ def test_a_request_that_waits_breaks_and_ends() -> None:
         "gen_ai.request.model": "m",
         "gen_ai.request.max_tokens": 9,
         "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 4,
         "gen_ai.usage.output_tokens": 9,
+        "plait.guesses.checked": 5,
+        "plait.guesses.right": 3,
         "gen_ai.response.finish_reasons": ("stop",),
         "plait.request_id": "r1",
         "plait.service_class": "interactive",
@@ -198,6 +205,8 @@ def test_a_refusal_and_a_client_that_leaves() -> None:
     refused, left = spans["plait.request"]
     assert refused.parent is None and refused.status.description == "queue_full"
     assert left.status.status_code is StatusCode.UNSET
+    unknown = "gen_ai.usage.cache_read.input_tokens", "plait.guesses.checked"
+    assert not set(unknown) & set(left.attributes or {})
     assert lasts(spans["open"][0]) == (22, 30) and "prefill" not in spans
 
 
